@@ -1,0 +1,1 @@
+"""Where processes run: topology discovery, placement, launchers, membership."""

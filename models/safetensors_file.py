@@ -1,0 +1,183 @@
+"""Read one safetensors file: the header is bounded and checked completely, the data is mapped and only read on access.
+
+Own reader, because the library's NumPy front end refuses bf16 and copies; format as published at
+https://github.com/huggingface/safetensors#format.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import stat
+import struct
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from colibri.errors import CheckpointError
+from colibri.models.dtypes import BY_SAFETENSORS
+
+MAX_HEADER_BYTES = 100_000_000
+_MAX_DIMENSIONS = 8
+_METADATA = "__metadata__"
+
+_BITS = {
+    **{"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8},
+    **{"U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32},
+    **{"U64": 64, "I64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One header entry: safetensors dtype tag, shape, and first and one-past-last byte counted from the file's start."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return self.end - self.begin
+
+
+class SafetensorsFile:
+    """An open, validated file. `tensors` lists every tensor; `array` gives one as a read-only NumPy view.
+
+    The file must not be truncated while views are in use: the kernel answers with SIGBUS, as for any mapped file.
+    Raises CheckpointError, naming file and entry, for anything that the format forbids.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with open(path, "rb") as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    raise CheckpointError(f"{path}: expected a regular file")
+                self.nbytes = status.st_size
+                header, data_start = _read_header(path, file.read, self.nbytes)
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+        self.metadata = _metadata(path, header.pop(_METADATA, {}))
+        self.data_start = data_start
+        self.tensors = {name: _tensor_info(path, name, entry, data_start) for name, entry in header.items()}
+        _check_layout(path, self.tensors, data_start, self.nbytes)
+        self._map: mmap.mmap | None = None
+
+    def array(self, name: str) -> npt.NDArray[np.generic]:
+        """The tensor in its shape, read-only: bf16 as uint16 patterns, fp16 as float16, fp32 as float32.
+
+        A view of the mapped file; a copy only where the file leaves the tensor unaligned. Other dtypes are refused.
+        """
+        info = self.tensors.get(name)
+        if info is None:
+            raise CheckpointError(f"{self.path}: tensor {name} is missing")
+        dtype = BY_SAFETENSORS.get(info.dtype)
+        if dtype is None:
+            known = ", ".join(BY_SAFETENSORS)
+            raise CheckpointError(f"{self.path}: {name}: dtype: expected one of {known}, got {info.dtype}")
+        count = prod(info.shape)
+        if count == 0:
+            return np.empty(info.shape, dtype=dtype.numpy)
+        flat = np.frombuffer(self._mapped(), dtype=dtype.numpy, count=count, offset=info.begin)
+        if not flat.flags.aligned:
+            flat = flat.copy()
+            flat.flags.writeable = False
+        return flat.reshape(info.shape)
+
+    def bytes_at(self, begin: int, end: int) -> bytes:
+        """A copy of the file's bytes `[begin, end)`; the range must lie inside the file."""
+        if not 0 <= begin <= end <= self.nbytes:
+            raise ValueError(f"byte range {begin}..{end} outside of {self.path} ({self.nbytes} bytes)")
+        return self._mapped()[begin:end]
+
+    def _mapped(self) -> mmap.mmap:
+        if self._map is None:
+            try:
+                with open(self.path, "rb") as file:
+                    if os.fstat(file.fileno()).st_size != self.nbytes:
+                        raise CheckpointError(f"{self.path}: the size changed since the header was read")
+                    self._map = mmap.mmap(file.fileno(), self.nbytes, access=mmap.ACCESS_READ)
+            except OSError as error:
+                raise CheckpointError(f"{self.path}: cannot be mapped: {error.strerror}") from error
+        return self._map
+
+
+def _read_header(path: Path, read: Any, file_bytes: int) -> tuple[dict[str, Any], int]:
+    """The JSON object and the offset at which the data begins."""
+    prefix = read(8)
+    if len(prefix) != 8:
+        raise CheckpointError(f"{path}: expected an 8-byte header length, got a file of {file_bytes} bytes")
+    (length,) = struct.unpack("<Q", prefix)
+    if length > MAX_HEADER_BYTES:
+        raise CheckpointError(f"{path}: header length: expected at most {MAX_HEADER_BYTES}, got {length}")
+    if 8 + length > file_bytes:
+        raise CheckpointError(f"{path}: header length: {length} bytes do not fit into a file of {file_bytes}")
+    raw = read(length)
+    try:
+        header = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique_keys)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: header is not valid JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{path}: header: expected a JSON object, got {type(header).__name__}")
+    return header, 8 + length
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"key {twice!r} occurs twice")
+    return result
+
+
+def _metadata(path: Path, entry: object) -> dict[str, str]:
+    if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
+        raise CheckpointError(f"{path}: {_METADATA}: expected an object of strings")
+    return entry
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def _tensor_info(path: Path, name: str, entry: object, data_start: int) -> TensorInfo:
+    where = f"{path}: {name}"
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise CheckpointError(f"{where}: expected exactly dtype, shape and data_offsets, got {entry!r:.200}")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in _BITS:
+        raise CheckpointError(f"{where}: dtype: expected one of the format's, got {dtype!r:.60}")
+    if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS or not all(map(_is_size, shape)):
+        raise CheckpointError(f"{where}: shape: expected at most {_MAX_DIMENSIONS} sizes, got {shape!r:.200}")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
+        raise CheckpointError(f"{where}: data_offsets: expected two byte offsets, got {offsets!r:.200}")
+    begin, end = offsets
+    bits = prod(shape) * _BITS[dtype]
+    if bits % 8 or end - begin != bits // 8:
+        raise CheckpointError(
+            f"{where}: data_offsets: expected {bits / 8:g} bytes for {dtype} {shape}, got {end - begin}"
+        )
+    return TensorInfo(name, dtype, tuple(shape), data_start + begin, data_start + end)
+
+
+def _check_layout(path: Path, tensors: dict[str, TensorInfo], data_start: int, file_bytes: int) -> None:
+    """Tensors must follow one another from the start of the data to the end of the file: no hole, no overlap."""
+    at, previous = data_start, "the header"
+    for info in sorted(tensors.values(), key=lambda info: (info.begin, info.end)):
+        if info.begin != at:
+            fault = "overlaps" if info.begin < at else "leaves a hole after"
+            raise CheckpointError(f"{path}: {info.name}: data at byte {info.begin} {fault} {previous} (ends at {at})")
+        at, previous = info.end, info.name
+    if at != file_bytes:
+        raise CheckpointError(f"{path}: file size: expected {at} bytes from the header, got {file_bytes}")

@@ -1,0 +1,1 @@
+"""The command line, the topmost layer: reads checkpoints, starts services, prints."""

@@ -1,0 +1,123 @@
+"""Typed errors shared by all parts: each carries a code, whether a retry can help, and the peer if one is involved.
+
+Codes are gRPC's status names, so that a servicer can turn any of these into a status without a table of its own.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Code(enum.Enum):
+    """Status names of gRPC (https://grpc.io/docs/guides/status-codes/)."""
+
+    CANCELLED = "CANCELLED"
+    INVALID_ARGUMENT = "INVALID_ARGUMENT"
+    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
+    NOT_FOUND = "NOT_FOUND"
+    ALREADY_EXISTS = "ALREADY_EXISTS"
+    RESOURCE_EXHAUSTED = "RESOURCE_EXHAUSTED"
+    FAILED_PRECONDITION = "FAILED_PRECONDITION"
+    ABORTED = "ABORTED"
+    UNIMPLEMENTED = "UNIMPLEMENTED"
+    INTERNAL = "INTERNAL"
+    UNAVAILABLE = "UNAVAILABLE"
+    DATA_LOSS = "DATA_LOSS"
+
+
+class ColibriError(Exception):
+    """Base of every error that Colibri raises on purpose.
+
+    `retryable` says whether the same call may succeed later; `retry_after_s` is the advised wait in seconds (None:
+    no advice); `peer` names the process on the other side of a failed wait or link.
+    """
+
+    code = Code.INTERNAL
+    retryable = False
+
+    def __init__(self, message: str, *, peer: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.peer = peer
+        self.retry_after_s = retry_after_s
+
+
+class InvalidInput(ColibriError):
+    """A value from outside is wrong; names the field, what was expected and what came."""
+
+    code = Code.INVALID_ARGUMENT
+
+    def __init__(self, field: str, expected: str, got: object) -> None:
+        text = str(got)
+        super().__init__(f"{field}: expected {expected}, got {text if len(text) <= 200 else text[:197] + '...'}")
+        self.field = field
+        self.expected = expected
+
+
+class ConfigError(InvalidInput):
+    """A flag, environment variable or configuration key is wrong."""
+
+
+class CheckpointError(ColibriError):
+    """A checkpoint's file is missing, damaged, or describes a model that is not supported."""
+
+    code = Code.FAILED_PRECONDITION
+
+
+class NumericsMismatch(ColibriError):
+    """Two processes would compute different bits; both values are named and the handshake is refused."""
+
+    code = Code.FAILED_PRECONDITION
+
+
+class Busy(ColibriError):
+    """A bounded queue is full."""
+
+    code = Code.RESOURCE_EXHAUSTED
+    retryable = True
+
+
+class DeadlineExpired(ColibriError):
+    """The caller's time is over; the work was dropped."""
+
+    code = Code.DEADLINE_EXCEEDED
+
+
+class Cancelled(ColibriError):
+    """The caller took the request back."""
+
+    code = Code.CANCELLED
+
+
+class WorkerLost(ColibriError):
+    """A worker died, hung up or answered nonsense; other requests go on."""
+
+    code = Code.UNAVAILABLE
+    retryable = True
+
+
+class StaleEpoch(ColibriError):
+    """The sender routed by a placement that the worker no longer serves."""
+
+    code = Code.ABORTED
+    retryable = True
+
+
+class ExpertNotLoaded(ColibriError):
+    """The worker does not hold an expert that it was asked for."""
+
+    code = Code.FAILED_PRECONDITION
+    retryable = True
+
+
+class FrameError(ColibriError):
+    """A data-plane message is malformed or its checksum is wrong; the stream that brought it is not read again."""
+
+    code = Code.DATA_LOSS
+    retryable = True
+
+
+class BadRow(ColibriError):
+    """A row holds NaN or Inf; only the request that brought it fails."""
+
+    code = Code.INVALID_ARGUMENT

@@ -1,0 +1,49 @@
+"""Numerics ids: what a handshake compares and what receipts and golden files name (docs/numerics.md).
+
+Page size, thread counts, worker counts and placement are never part of an id, since they never change a bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Bumped whenever a bit of any mode changes on purpose; golden digests in tests/ enforce that.
+NUMERICS_REVISION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertNumerics:
+    """What decides the bits of an expert's output.
+
+    backend: 'cpu', 'cuda', 'reference'; compute_mode: 'fp32', 'bf16', 'int8'; weight_format: dtype and group of the stored
+    expert, e.g. 'bf16', 'int8g64'; wire_dtype: dtype of rows on the wire; family: instruction family where it matters
+    ('any' on x86, whose paths agree).
+    """
+
+    backend: str
+    compute_mode: str
+    weight_format: str
+    wire_dtype: str
+    family: str = "any"
+    revision: int = NUMERICS_REVISION
+
+    @property
+    def id(self) -> str:
+        return (
+            f"{self.backend}/{self.compute_mode}/w={self.weight_format}/wire={self.wire_dtype}"
+            f"/{self.family}/r{self.revision}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNumerics:
+    """What decides the bits of a whole answer: the experts', plus the dense part's."""
+
+    expert: ExpertNumerics
+    dense_dtype: str
+    cache_dtype: str
+    gate_precision: str = "fp32"
+
+    @property
+    def id(self) -> str:
+        return f"{self.expert.id}+dense={self.dense_dtype}/kv={self.cache_dtype}/gate={self.gate_precision}"
