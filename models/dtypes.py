@@ -1,4 +1,5 @@
-"""The three dtypes weights are stored in, their names in each file format, and exact conversion between bf16 and fp32.
+"""The three dtypes weights are stored in, their names in each file format, and exact conversion between bf16
+and fp32.
 
 bf16 is carried as `uint16` bit patterns: NumPy has no such dtype, and a view costs nothing.
 """
@@ -13,7 +14,9 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True)
 class WeightDtype:
-    """One storage dtype. `name` is Colibri's spelling, `safetensors` the file header's, `config` that of config.json."""
+    """One storage dtype. `name` is Colibri's spelling, `safetensors` the file header's, `config` that of
+    config.json.
+    """
 
     name: str
     safetensors: str
@@ -35,16 +38,26 @@ BY_NAME = {d.name: d for d in WEIGHT_DTYPES}
 BY_SAFETENSORS = {d.safetensors: d for d in WEIGHT_DTYPES}
 BY_CONFIG = {d.config: d for d in WEIGHT_DTYPES}
 
+_CHUNK = 1 << 16
+
 
 def bf16_from_fp32(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Round finite fp32 values to bf16 bit patterns, to nearest, ties to even, by integer arithmetic; same shape."""
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    rounded = bits + (((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF))
-    return (rounded >> np.uint32(16)).astype(np.uint16)
+    """Round finite fp32 values to bf16 bit patterns, to nearest, ties to even, by integer arithmetic; same
+    shape.
+    """
+    bits = np.ascontiguousarray(values, dtype=np.float32).reshape(-1).view(np.uint32)
+    result = np.empty(bits.size, dtype=np.uint16)
+    for begin in range(0, bits.size, _CHUNK):
+        chunk = bits[begin : begin + _CHUNK]
+        rounded = chunk + (((chunk >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF))
+        result[begin : begin + _CHUNK] = rounded >> np.uint32(16)
+    return result.reshape(values.shape)
 
 
 def fp32_from_stored(values: npt.NDArray[np.generic], dtype: str) -> npt.NDArray[np.float32]:
-    """Widen an array as the project carries `dtype` ('bf16' as uint16, 'fp16', 'fp32') to fp32, exactly; same shape."""
+    """Widen an array as the project carries `dtype` ('bf16' as uint16, 'fp16', 'fp32') to fp32, exactly; same
+    shape.
+    """
     if dtype == BF16.name:
         return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return values.astype(np.float32)

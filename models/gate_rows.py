@@ -1,8 +1,9 @@
 """Make the demo model's gate rows: `python -m colibri.models.gate_rows OUT.safetensors`.
 
-Run once; the result is committed as `data/smollm2_moe_gate_rows.safetensors`, because k-means and BLAS differ by machine.
-For each layer the dense model's FFN inputs over `data/calibration.txt` are clustered by direction (spherical k-means), and
-a gate row is `GATE_GAIN` times a unit-length centroid: tokens of one kind go to one expert, unevenly, as in trained models.
+Run once; the result is committed as `data/smollm2_moe_gate_rows.safetensors`, because k-means and BLAS differ
+by machine. For each layer the dense model's FFN inputs over `data/calibration.txt` are clustered by direction
+(spherical k-means), and a gate row is `GATE_GAIN` times a unit-length centroid: tokens of one kind go to one
+expert, unevenly, as in trained models.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ Matrix = npt.NDArray[np.float32]
 def ffn_inputs(model: GgufLlama, passages: list[list[int]]) -> list[Matrix]:
     """The FFN's normed inputs, one `[rows, hidden]` per layer, over all passages.
 
-    Plain NumPy llama forward pass, each passage from position 0. A passage's first token is left out: it takes the
-    attention that no token wants, and its huge activations would claim a cluster of their own.
+    Plain NumPy llama forward pass, each passage from position 0. A passage's first token is left out: it
+    takes the attention that no token wants, and its huge activations would claim a cluster of their own.
     """
     shape = model.shape
     embedding = model.tensor("model.embed_tokens.weight")
@@ -47,7 +48,13 @@ def ffn_inputs(model: GgufLlama, passages: list[list[int]]) -> list[Matrix]:
             name: model.tensor(prefix + name + ".weight")
             for name in (
                 *("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-                *("self_attn.o_proj", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+                *(
+                    "self_attn.o_proj",
+                    "post_attention_layernorm",
+                    "mlp.gate_proj",
+                    "mlp.up_proj",
+                    "mlp.down_proj",
+                ),
             )
         }
         rows = []
@@ -63,7 +70,8 @@ def ffn_inputs(model: GgufLlama, passages: list[list[int]]) -> list[Matrix]:
 
 
 def _norm(x: Matrix, weight: Matrix, eps: float) -> Matrix:
-    return (x / np.sqrt((x * x).mean(axis=1, keepdims=True) + np.float32(eps)) * weight).astype(np.float32)
+    scaled: Matrix = x / np.sqrt((x * x).mean(axis=1, keepdims=True) + np.float32(eps)) * weight
+    return scaled
 
 
 def _attention(model: GgufLlama, x: Matrix, weights: dict[str, Matrix]) -> Matrix:
@@ -88,12 +96,14 @@ def _attention(model: GgufLlama, x: Matrix, weights: dict[str, Matrix]) -> Matri
     scores += np.triu(np.full((length, length), -np.inf, dtype=np.float32), 1)
     scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
     scores /= scores.sum(axis=-1, keepdims=True)
-    merged = (scores @ v).transpose(1, 0, 2).reshape(length, -1)
-    return merged @ weights["self_attn.o_proj"].T
+    merged: Matrix = (scores @ v).transpose(1, 0, 2).reshape(length, -1) @ weights["self_attn.o_proj"].T
+    return merged
 
 
 def unit_centroids(rows: Matrix, count: int, generator: np.random.Generator) -> tuple[Matrix, float]:
-    """Spherical k-means: `count` unit centroids `[count, hidden]` of the rows' directions, and the mean cosine."""
+    """Spherical k-means: `count` unit centroids `[count, hidden]` of the rows' directions, and the mean
+    cosine.
+    """
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     centroids = unit[generator.integers(len(unit))][None]
     while len(centroids) < count:
@@ -110,7 +120,7 @@ def unit_centroids(rows: Matrix, count: int, generator: np.random.Generator) -> 
 
 
 def make_gate_rows(model: GgufLlama, experts: int) -> Matrix:
-    """Gate rows `[layers, experts, hidden]`; experts of a layer sorted by nothing, as k-means left them."""
+    """Gate rows `[layers, experts, hidden]`, fp32."""
     tokenizer = build_tokenizer(model.vocabulary())
     text = (DATA / "calibration.txt").read_text(encoding="utf-8")
     passages = [tokenizer.encode(passage.strip("\n")).ids for passage in text.split("\n%%\n")]
@@ -129,7 +139,9 @@ def make_gate_rows(model: GgufLlama, experts: int) -> Matrix:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--experts", type=int, default=8)
     options = parser.parse_args()

@@ -1,7 +1,9 @@
-"""Read a llama-architecture GGUF as Hugging Face tensors: names mapped, weights dequantised, rows of q and k put back.
+"""Read a llama-architecture GGUF as Hugging Face tensors: names mapped, weights dequantised, rows of q and k
+put back.
 
-Uses the `gguf` package for the container and the block formats. Its dequantisation is element-wise fp32 (one product, one
-sum), which IEEE 754 makes equal on every machine. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+Uses the `gguf` package for the container and the block formats. Its dequantisation is element-wise fp32 (one
+product, one sum), which IEEE 754 makes equal on every machine. Format:
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ class GgufVocabulary:
 
 
 class GgufLlama:
-    """One open GGUF file of architecture `llama` with tied embeddings; tensors are dequantised when asked for.
+    """One open GGUF file of architecture `llama` with tied embeddings; tensors are dequantised when asked
+    for.
 
     Raises CheckpointError for an unreadable file, another architecture, or a missing key or tensor.
     """
@@ -85,7 +88,10 @@ class GgufLlama:
         for key in self._reader.fields:
             if key.startswith("llama.rope.scaling"):
                 raise CheckpointError(f"{path}: {key}: expected no RoPE scaling, got {self.value(key)!r}")
-        heads, hidden = int(self.value("llama.attention.head_count")), int(self.value("llama.embedding_length"))
+        heads, hidden = (
+            int(self.value("llama.attention.head_count")),
+            int(self.value("llama.embedding_length")),
+        )
         self.shape = LlamaShape(
             layers=int(self.value("llama.block_count")),
             hidden=hidden,
@@ -149,8 +155,8 @@ class GgufLlama:
 def half_split_rows(values: npt.NDArray[np.float32], head_dim: int) -> npt.NDArray[np.float32]:
     """Undo llama.cpp's row order of q and k, `[heads * head_dim, hidden]` in and out.
 
-    Its converter interleaves the two halves of each head, so that RoPE turns neighbours (2i, 2i + 1); Hugging Face turns
-    (i, i + head_dim / 2).
+    Its converter interleaves the two halves of each head, so that RoPE turns neighbours (2i, 2i + 1); Hugging
+    Face turns (i, i + head_dim / 2).
     """
     rows, columns = values.shape
     pairs = values.reshape(rows // head_dim, head_dim // 2, 2, columns)

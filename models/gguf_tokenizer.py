@@ -1,7 +1,7 @@
 """Rebuild a Hugging Face tokenizer.json from the vocabulary inside a GGUF.
 
-A GGUF names its pre-tokenizer and does not describe it, so each name needs a rule that is known to be right; an unknown
-name is refused, because a guess gives plausible text with other ids.
+A GGUF names its pre-tokenizer and does not describe it, so each name needs a rule that is known to be right;
+an unknown name is refused, because a guess gives plausible text with other ids.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def build_tokenizer(vocabulary: GgufVocabulary) -> Tokenizer:
     Raises CheckpointError for another tokenizer model than `gpt2` or a pre-tokenizer that is not known.
     """
     if vocabulary.model != "gpt2":
-        raise CheckpointError(f"tokenizer.ggml.model: expected gpt2 (byte-level BPE), got {vocabulary.model!r}")
+        raise CheckpointError(
+            f"tokenizer.ggml.model: expected gpt2 (byte-level BPE), got {vocabulary.model!r}"
+        )
     make_pre_tokenizer = _PRE_TOKENIZERS.get(vocabulary.pre)
     if make_pre_tokenizer is None:
         known = ", ".join(sorted(_PRE_TOKENIZERS))
@@ -59,7 +61,9 @@ def build_tokenizer(vocabulary: GgufVocabulary) -> Tokenizer:
 
 
 def tokenizer_config(vocabulary: GgufVocabulary, context: int) -> dict[str, object]:
-    """tokenizer_config.json for a tokenizer of `build_tokenizer`; `context` is the longest sequence in tokens."""
+    """tokenizer_config.json for a tokenizer of `build_tokenizer`; `context` is the longest sequence in
+    tokens.
+    """
     return {
         # The generic class takes tokenizer.json as it is; GPT2Tokenizer would put its own pre-tokenizer in.
         "tokenizer_class": "PreTrainedTokenizerFast",

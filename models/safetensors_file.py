@@ -1,4 +1,5 @@
-"""Read one safetensors file: the header is bounded and checked completely, the data is mapped and only read on access.
+"""Read one safetensors file: the header is bounded and checked completely, the data is mapped and only read
+on access.
 
 Own reader, because the library's NumPy front end refuses bf16 and copies; format as published at
 https://github.com/huggingface/safetensors#format.
@@ -27,7 +28,16 @@ _MAX_DIMENSIONS = 8
 _METADATA = "__metadata__"
 
 _BITS = {
-    **{"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8},
+    **{
+        "BOOL": 8,
+        "U8": 8,
+        "I8": 8,
+        "F8_E4M3": 8,
+        "F8_E5M2": 8,
+        "F8_E8M0": 8,
+        "F8_E4M3FNUZ": 8,
+        "F8_E5M2FNUZ": 8,
+    },
     **{"U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32},
     **{"U64": 64, "I64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6},
 }
@@ -35,7 +45,9 @@ _BITS = {
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One header entry: safetensors dtype tag, shape, and first and one-past-last byte counted from the file's start."""
+    """One header entry: safetensors dtype tag, shape, and first and one-past-last byte counted from the
+    file's start.
+    """
 
     name: str
     dtype: str
@@ -52,8 +64,8 @@ class TensorInfo:
 class SafetensorsFile:
     """An open, validated file. `tensors` lists every tensor; `array` gives one as a read-only NumPy view.
 
-    The file must not be truncated while views are in use: the kernel answers with SIGBUS, as for any mapped file.
-    Raises CheckpointError, naming file and entry, for anything that the format forbids.
+    The file must not be truncated while views are in use: the kernel answers with SIGBUS, as for any mapped
+    file. Raises CheckpointError, naming file and entry, for anything that the format forbids.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,7 +88,8 @@ class SafetensorsFile:
     def array(self, name: str) -> npt.NDArray[np.generic]:
         """The tensor in its shape, read-only: bf16 as uint16 patterns, fp16 as float16, fp32 as float32.
 
-        A view of the mapped file; a copy only where the file leaves the tensor unaligned. Other dtypes are refused.
+        A view of the mapped file; a copy only where the file leaves the tensor unaligned. Other dtypes are
+        refused.
         """
         info = self.tensors.get(name)
         if info is None:
@@ -177,7 +190,9 @@ def _check_layout(path: Path, tensors: dict[str, TensorInfo], data_start: int, f
     for info in sorted(tensors.values(), key=lambda info: (info.begin, info.end)):
         if info.begin != at:
             fault = "overlaps" if info.begin < at else "leaves a hole after"
-            raise CheckpointError(f"{path}: {info.name}: data at byte {info.begin} {fault} {previous} (ends at {at})")
+            raise CheckpointError(
+                f"{path}: {info.name}: data at byte {info.begin} {fault} {previous} (ends at {at})"
+            )
         at, previous = info.end, info.name
     if at != file_bytes:
         raise CheckpointError(f"{path}: file size: expected {at} bytes from the header, got {file_bytes}")

@@ -1,7 +1,9 @@
-"""Write safetensors files and Hugging Face folders tensor by tensor, so that memory holds one tensor and not one shard.
+"""Write safetensors files and Hugging Face folders tensor by tensor, so that memory holds one tensor and not
+one shard.
 
-The `safetensors` library serialises dictionaries that are wholly in memory; a 90 GB sparse folder or a model made on the
-fly needs neither. Format: https://github.com/huggingface/safetensors (8-byte little-endian header length, JSON, data).
+The `safetensors` library serialises dictionaries that are wholly in memory; a 90 GB sparse folder or a model
+made on the fly needs neither. Format: https://github.com/huggingface/safetensors (8-byte little-endian header
+length, JSON, data).
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class TensorSpec:
 
 
 def header_bytes(specs: Sequence[TensorSpec]) -> bytes:
-    """Length prefix and JSON header of a file that holds `specs` in that order; padded to 8 bytes with spaces."""
+    """Length prefix and JSON header of a file that holds `specs` in that order; padded to 8 bytes with
+    spaces.
+    """
     table: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for spec in specs:
@@ -57,7 +61,8 @@ def header_bytes(specs: Sequence[TensorSpec]) -> bytes:
 
 
 def write_file(path: Path, specs: Sequence[TensorSpec], produce: Producer | None) -> None:
-    """Write one file and flush it to disk. Without `produce` the data is a hole: right size, no blocks, reads as zeros.
+    """Write one file and flush it to disk. Without `produce` the data is a hole: right size, no blocks, reads
+    as zeros.
 
     Raises ValueError when `produce` answers another shape or dtype than its spec says.
     """
@@ -96,7 +101,9 @@ def split_shards(specs: Iterable[TensorSpec], shard_bytes: int) -> list[tuple[Te
 def write_weights(
     folder: Path, specs: Iterable[TensorSpec], produce: Producer | None, shard_bytes: int
 ) -> tuple[str, ...]:
-    """Write shards and their index (one shard: `model.safetensors` alone) into `folder`; returns the files' names."""
+    """Write shards and their index (one shard: `model.safetensors` alone) into `folder`; returns the files'
+    names.
+    """
     shards = split_shards(specs, shard_bytes)
     if len(shards) == 1:
         write_file(folder / SINGLE_NAME, shards[0], produce)

@@ -1,7 +1,9 @@
-"""Sparse upcycling (Komatsuzaki et al., 2022, arXiv:2212.05055): experts from one dense FFN, each perturbed on its own.
+"""Sparse upcycling (Komatsuzaki et al., 2022, arXiv:2212.05055): experts from one dense FFN, each perturbed
+on its own.
 
-Exact on every machine: the noise is integers from a counter-based generator, the standard deviation is an integer sum,
-and the rest is single IEEE fp32 operations. No BLAS, libm, `np.std` or `np.sum` of floats, whose order differs by machine.
+Exact on every machine: the noise is integers from a counter-based generator, the standard deviation is an
+integer sum, and the rest is single IEEE fp32 operations. No BLAS, libm, `np.std` or `np.sum` of floats, whose
+order differs by machine.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ _LANE_SUM = np.uint64(0x0001000100010001)
 
 
 def noise(seed: int, name: str, count: int, start: int = 0) -> npt.NDArray[np.int32]:
-    """`count` near-Gaussian integers, from -1020 to 1020 with variance 43690, of the stream of (seed, crc32(name)).
+    """`count` near-Gaussian integers, from -1020 to 1020 with variance 43690, of the stream of (seed,
+    crc32(name)).
 
-    Each is the sum of the eight bytes of one Philox word, less its mean. `start` (a multiple of 4) skips that many.
+    Each is the sum of the eight bytes of one Philox word, less its mean. `start` (a multiple of 4) skips that
+    many.
     """
     key = np.array([seed, zlib.crc32(name.encode())], dtype=np.uint64)
     generator = np.random.Philox(key=key)
@@ -61,7 +65,9 @@ def variance(values: npt.NDArray[np.float32]) -> Fraction:
 
 
 def noise_scale(values: npt.NDArray[np.float32], percent: int) -> np.float32:
-    """The factor that turns `noise` into `percent` % of the standard deviation of `values`, correctly rounded."""
+    """The factor that turns `noise` into `percent` % of the standard deviation of `values`, correctly
+    rounded.
+    """
     square = variance(values) * Fraction(percent * percent, 10000) / NOISE_VARIANCE
     root = isqrt((square.numerator << 2 * _EXTRA_BITS) // square.denominator)
     return np.float32(root / (1 << _EXTRA_BITS))
@@ -70,7 +76,9 @@ def noise_scale(values: npt.NDArray[np.float32], percent: int) -> np.float32:
 def perturbed(
     values: npt.NDArray[np.float32], scale: np.float32, seed: int, name: str
 ) -> npt.NDArray[np.uint16]:
-    """`values + scale * noise(seed, name)`, each product and sum rounded to fp32, as bf16 patterns; same shape."""
+    """`values + scale * noise(seed, name)`, each product and sum rounded to fp32, as bf16 patterns; same
+    shape.
+    """
     flat = np.ascontiguousarray(values).reshape(-1)
     result = np.empty(flat.size, dtype=np.uint16)
     for begin in range(0, flat.size, _CHUNK):
