@@ -1,0 +1,88 @@
+"""Argument checks with errors that name the argument, what was expected and what came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from colibri.kernels.api import MAX_TOP_K, Array, ComputeMode, KvView, PackedLinear
+
+#: Width of one axis: a number, or a name where any width is right.
+Axis = int | str
+
+
+def check_array(
+    name: str, array: Array, dtypes: DTypeLike | tuple[DTypeLike, ...], shape: Sequence[Axis]
+) -> None:
+    """Raises TypeError for a wrong type, ValueError for a wrong shape or memory that is not C-contiguous."""
+    allowed = [np.dtype(d) for d in (dtypes if isinstance(dtypes, tuple) else (dtypes,))]
+    expected = f"{' or '.join(d.name for d in allowed)} [{', '.join(str(a) for a in shape)}]"
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name}: expected an array {expected}, got {type(array).__name__}")
+    got = f"{array.dtype.name} {list(array.shape)}"
+    if array.dtype not in allowed:
+        raise TypeError(f"{name}: expected {expected}, got {got}")
+    fits = array.ndim == len(shape) and all(
+        isinstance(want, str) or want == have for want, have in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"{name}: expected {expected}, got {got}")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{name}: expected C-contiguous memory, got strides {array.strides}")
+
+
+def check_below(name: str, values: Array, limit: int, of: str) -> None:
+    """Raises ValueError for the first value outside 0 .. limit - 1."""
+    bad = np.flatnonzero((values < 0) | (values >= limit))
+    if bad.size:
+        at = int(bad[0])
+        raise ValueError(f"{name}[{at}]: expected 0 .. {limit - 1} ({of}), got {int(values.flat[at])}")
+
+
+def check_mode(mode: ComputeMode) -> None:
+    if not isinstance(mode, ComputeMode):
+        raise TypeError(f"mode: expected a ComputeMode, got {mode!r}")
+
+
+def check_rows_for(x: Array, weight: PackedLinear, *, wide: bool) -> None:
+    """x is [rows, k] fp32, or bf16 where the weight is too (or, with `wide`, always)."""
+    dtypes = (np.float32, np.uint16) if wide or weight.dtype == "bf16" else (np.float32,)
+    check_array("x", x, dtypes, ("rows", weight.k))
+
+
+def check_top_k(k: int, experts: int) -> None:
+    most = min(MAX_TOP_K, experts)
+    if not 1 <= k <= most:
+        raise ValueError(f"k: expected 1 .. {most} (experts, at most {MAX_TOP_K}), got {k}")
+    if experts > 65536:
+        raise ValueError(f"weight: expected at most 65536 experts, got {experts}")
+
+
+def check_kv(kv: KvView, rows: int, first_key: Array | None) -> None:
+    """Checks shapes, types, positions, and the pages of keys first_key[r] .. positions[r] (None: the last
+    alone)."""
+    check_array("kv.k", kv.k, (np.float32, np.uint16), ("pages", "kv_heads", "page", "head_dim"))
+    check_array("kv.v", kv.v, kv.k.dtype, kv.k.shape)
+    pages, kv_heads, page, head_dim = kv.k.shape
+    if page not in (8, 16, 32, 64):
+        raise ValueError(f"kv.k: expected pages of 8, 16, 32 or 64 positions, got {page}")
+    if kv_heads == 0 or head_dim == 0 or head_dim % 2:
+        raise ValueError(f"kv.k: expected heads and an even head_dim above 0, got {list(kv.k.shape)}")
+    check_array("kv.page_table", kv.page_table, np.int32, ("sequences", "max_pages"))
+    check_array("kv.row_sequence", kv.row_sequence, np.int32, (rows,))
+    check_array("kv.positions", kv.positions, np.int32, (rows,))
+    sequences, max_pages = kv.page_table.shape
+    check_below("kv.row_sequence", kv.row_sequence, sequences, "sequences")
+    check_below("kv.positions", kv.positions, max_pages * page, "max_pages * page")
+    for row in range(rows):
+        last = int(kv.positions[row]) // page
+        first = last if first_key is None else int(first_key[row]) // page
+        sequence = int(kv.row_sequence[row])
+        used = kv.page_table[sequence, first : last + 1]
+        bad = np.flatnonzero((used < 0) | (used >= pages))
+        if bad.size:
+            at = first + int(bad[0])
+            got = int(kv.page_table[sequence, at])
+            raise ValueError(f"kv.page_table[{sequence}, {at}]: expected 0 .. {pages - 1} (pages), got {got}")

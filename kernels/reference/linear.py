@@ -1,0 +1,31 @@
+"""Matrix products in float64, rounded to fp32 once, and the embedding look-up."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from colibri.kernels.api import F32, U32, Array, PackedLinear
+from colibri.kernels.reference.checks import check_array, check_below, check_rows_for
+from colibri.kernels.reference.floats import F64, to_f32, widen
+from colibri.kernels.reference.packing import unpack_linear
+
+
+def embed(table: PackedLinear, ids: U32) -> F32:
+    check_array("ids", ids, np.uint32, ("rows",))
+    check_below("ids", ids, table.n, "vocabulary")
+    return widen(unpack_linear(table)[ids]).astype(np.float32)
+
+
+def linear(x: Array, weight: PackedLinear) -> F32:
+    check_rows_for(x, weight, wide=False)
+    return to_f32(product(widen(x), widen(unpack_linear(weight))))
+
+
+def product(x: F64, weight: F64) -> F64:
+    """x [rows, k] times weight [n, k] transposed; row by row, so that neighbours never change a row's
+    result."""
+    y = np.zeros((len(x), len(weight)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for row, values in enumerate(x):
+            y[row] = weight @ values
+    return y

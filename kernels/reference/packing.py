@@ -1,0 +1,99 @@
+"""The packed layout, version 1 (docs/numerics.md), in NumPy: the same bytes as the cpu backend's."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from colibri.kernels.aligned import ALIGNMENT, aligned_bytes
+from colibri.kernels.api import PANEL, Array, ComputeMode, PackedExpert, PackedLinear
+from colibri.kernels.reference.checks import check_array, check_mode
+from colibri.kernels.reference.floats import dtype_name, numpy_dtype, to_bf16
+
+_STORED = (np.uint16, np.float16, np.float32)
+
+
+def pack_linear(weight: Array, mode: ComputeMode) -> PackedLinear:
+    check_mode(mode)
+    check_array("weight", weight, _STORED, ("n", "k"))
+    stored = _stored(weight, mode)
+    panels = _panels(stored)
+    data = aligned_bytes(panels.nbytes)
+    data[:] = panels.view(np.uint8).ravel()
+    return PackedLinear(dtype_name(stored), weight.shape[0], weight.shape[1], data)
+
+
+def unpack_linear(weight: PackedLinear) -> Array:
+    """[n, k] in the stored dtype. Raises ValueError when `data` does not have the layout's size."""
+    rows = _from_panels(weight.data, weight.dtype, weight.n, weight.k, "weight.data")
+    return np.ascontiguousarray(rows[: weight.n, : weight.k])
+
+
+def pack_expert(gate: Array, up: Array, down: Array, mode: ComputeMode) -> PackedExpert:
+    check_mode(mode)
+    check_array("gate", gate, _STORED, ("ffn", "hidden"))
+    check_array("up", up, gate.dtype, gate.shape)
+    ffn, hidden = gate.shape
+    check_array("down", down, gate.dtype, (hidden, ffn))
+    padded = _round_up(ffn, PANEL // 2)
+    gate_up = np.zeros((padded // 16, 2, 16, hidden), dtype=_stored(gate, mode).dtype)
+    for half, matrix in enumerate((gate, up)):
+        rows = np.zeros((padded, hidden), dtype=gate_up.dtype)
+        rows[:ffn] = _stored(matrix, mode)
+        gate_up[:, half] = rows.reshape(padded // 16, 16, hidden)
+    wide_down = np.zeros((hidden, padded), dtype=gate_up.dtype)
+    wide_down[:, :ffn] = _stored(down, mode)
+    first, second = _panels(gate_up.reshape(2 * padded, hidden)), _panels(wide_down)
+    offset = _round_up(first.nbytes, ALIGNMENT)
+    data = aligned_bytes(offset + second.nbytes)
+    data[: first.nbytes] = first.view(np.uint8).ravel()
+    data[offset:] = second.view(np.uint8).ravel()
+    return PackedExpert(dtype_name(gate_up), hidden, ffn, data)
+
+
+def unpack_expert(expert: PackedExpert) -> tuple[Array, Array, Array]:
+    """gate, up [ffn, hidden] and down [hidden, ffn] in the stored dtype."""
+    padded = _round_up(expert.ffn, PANEL // 2)
+    first = _packed_bytes(expert.dtype, 2 * padded, expert.hidden)
+    offset = _round_up(first, ALIGNMENT)
+    gate_up = _from_panels(expert.data[:first], expert.dtype, 2 * padded, expert.hidden, "expert.data")
+    down = _from_panels(expert.data[offset:], expert.dtype, expert.hidden, padded, "expert.data")
+    halves = gate_up[:, : expert.hidden].reshape(padded // 16, 2, 16, expert.hidden)
+    gate, up = (halves[:, i].reshape(padded, expert.hidden)[: expert.ffn] for i in (0, 1))
+    return gate, up, down[: expert.hidden, : expert.ffn]
+
+
+def _stored(weight: Array, mode: ComputeMode) -> Array:
+    """In bf16 mode rounded to bf16, in fp32 mode as it is."""
+    if mode is ComputeMode.FP32 or weight.dtype == np.uint16:
+        return weight
+    return to_bf16(weight.astype(np.float32))
+
+
+def _panels(weight: Array) -> Array:
+    """[n, k] -> [n/32][k/2][32][2], fp32 [n/32][k][32]; n rounded up to 32, k to 2, with zeros."""
+    n, k = weight.shape
+    padded = np.zeros((_round_up(n, PANEL), _round_up(k, 2)), dtype=weight.dtype)
+    padded[:n, :k] = weight
+    panels = padded.reshape(-1, PANEL, padded.shape[1])
+    if weight.dtype == np.float32:
+        return np.ascontiguousarray(panels.transpose(0, 2, 1))
+    return np.ascontiguousarray(panels.reshape(len(panels), PANEL, -1, 2).transpose(0, 2, 1, 3))
+
+
+def _from_panels(data: Array, dtype: str, n: int, k: int, name: str) -> Array:
+    """The padded matrix [n rounded up to 32, k rounded up to 2]."""
+    expected = _packed_bytes(dtype, n, k)
+    check_array(name, data, np.uint8, (expected,))
+    rows, columns = _round_up(n, PANEL), _round_up(k, 2)
+    values = data.view(numpy_dtype(dtype))
+    if dtype == "fp32":
+        return values.reshape(-1, columns, PANEL).transpose(0, 2, 1).reshape(rows, columns)
+    return values.reshape(-1, columns // 2, PANEL, 2).transpose(0, 2, 1, 3).reshape(rows, columns)
+
+
+def _packed_bytes(dtype: str, n: int, k: int) -> int:
+    return _round_up(n, PANEL) * _round_up(k, 2) * numpy_dtype(dtype).itemsize
+
+
+def _round_up(value: int, to: int) -> int:
+    return -(-value // to) * to
