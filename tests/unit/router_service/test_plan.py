@@ -1,0 +1,254 @@
+"""Properties of the plan, and a naive oracle: any placement sums a row's slots in slot order, bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from colibri.errors import InvalidInput
+from colibri.kernels.api import F32, U32, GateResult
+from colibri.router_service.plan import SMALL_ENTRIES, Dispatch, LayerPlan, OwnerTable, plan_layer
+from colibri.router_service.plan_large import plan_large
+from colibri.router_service.plan_small import plan_small
+
+
+def make_gate(rng: np.random.Generator, rows: int, top_k: int, experts: int, bad: float = 0.0) -> GateResult:
+    ids = np.argsort(rng.random((rows, experts)), axis=1)[:, :top_k].astype(np.uint16).reshape(rows, top_k)
+    weights = rng.random((rows, top_k), dtype=np.float32)
+    ok = rng.random(rows) >= bad
+    ids[~ok] = 0
+    weights[~ok] = 0
+    return GateResult(ids, weights, ok)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[GateResult, U32, int]:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    top_k = draw(st.sampled_from([1, 2, 4, 16]))
+    experts = draw(st.sampled_from([e for e in (1, 2, 4, 8, 16, 64) if e >= top_k]))
+    workers = draw(st.sampled_from([1, 2, 3, 8, 70]))
+    rows = draw(st.sampled_from([0, 1, 2, 3, 15, 16, 17, 31, 33, 128]))
+    # Fewer owners than workers: some get no rows, and prefixes grow long.
+    crowd = draw(st.sampled_from([workers, 1, min(2, workers)]))
+    owner = rng.integers(workers - crowd, workers, experts).astype(np.uint32)
+    return make_gate(rng, rows, top_k, experts, draw(st.sampled_from([0.0, 0.0, 0.3, 1.0]))), owner, workers
+
+
+def entries_of(dispatch: Dispatch) -> list[tuple[int, int, int, int, float]]:
+    """(expert, row of the batch, slot, unit, weight) in the order sent."""
+    batch = dispatch.batch
+    experts = np.repeat(batch.group_expert, batch.group_count).tolist()
+    columns = (
+        experts,
+        dispatch.rows[batch.entry_row].tolist(),
+        batch.entry_slot.tolist(),
+        batch.entry_unit.tolist(),
+        batch.entry_weight.tolist(),
+    )
+    return list(zip(*columns, strict=True))
+
+
+def naive_units(gate: GateResult, owner: U32, row: int) -> list[tuple[int, int, int]]:
+    """(worker, first slot, slots) of a row, from the rule's words."""
+    owners = [int(owner[e]) for e in gate.experts[row]]
+    prefix = next((s for s, w in enumerate(owners) if w != owners[0]), len(owners))
+    return [(owners[0], 0, prefix), *((w, s, 1) for s, w in enumerate(owners) if s >= prefix)]
+
+
+@given(cases())
+@settings(max_examples=300, deadline=None)
+def test_every_slot_is_sent_once_to_its_owner(case: tuple[GateResult, U32, int]) -> None:
+    gate, owner, workers = case
+    plan = plan_layer(gate, owner, workers)
+    sent = []
+    for dispatch in plan.dispatches:
+        for expert, row, slot, _, weight in entries_of(dispatch):
+            assert owner[expert] == dispatch.worker
+            sent.append((row, slot, expert, weight))
+    expected = [
+        (row, slot, int(gate.experts[row, slot]), float(gate.weights[row, slot]))
+        for row in np.flatnonzero(gate.ok).tolist()
+        for slot in range(gate.experts.shape[1])
+    ]
+    assert sorted(sent) == expected
+
+
+@given(cases())
+@settings(max_examples=300, deadline=None)
+def test_dispatches_are_well_formed(case: tuple[GateResult, U32, int]) -> None:
+    gate, owner, workers = case
+    plan = plan_layer(gate, owner, workers)
+    owners = {int(owner[e]) for e in gate.experts[gate.ok].ravel()}
+    assert [d.worker for d in plan.dispatches] == sorted(owners)
+    for dispatch in plan.dispatches:
+        batch = dispatch.batch
+        assert (np.diff(dispatch.rows.astype(np.int64)) > 0).all()
+        assert (np.diff(batch.group_expert.astype(np.int64)) > 0).all()
+        assert (batch.group_count > 0).all()
+        entry_lists = (batch.entry_row, batch.entry_slot, batch.entry_unit, batch.entry_weight)
+        assert [len(a) for a in entry_lists] == [int(batch.group_count.sum())] * 4
+        assert set(batch.entry_row.tolist()) == set(range(len(dispatch.rows)))
+        by_expert_then_row = [(e, r) for e, r, *_ in entries_of(dispatch)]
+        assert by_expert_then_row == sorted(by_expert_then_row)
+        units = list(zip(dispatch.unit_row.tolist(), dispatch.unit_first_slot.tolist(), strict=True))
+        assert units == sorted(units)
+        assert len(units) == len(batch.unit_slots)
+        for array in (dispatch.rows, dispatch.unit_row, dispatch.unit_first_slot, *_index_lists(dispatch)):
+            assert array.dtype == np.uint32
+            assert array.flags.c_contiguous
+        assert batch.entry_weight.dtype == np.float32
+
+
+def _index_lists(dispatch: Dispatch) -> tuple[U32, ...]:
+    b = dispatch.batch
+    return b.group_expert, b.group_count, b.entry_row, b.entry_slot, b.entry_unit, b.unit_slots
+
+
+@given(cases())
+@settings(max_examples=300, deadline=None)
+def test_units_follow_the_rule_and_merge_by_slot(case: tuple[GateResult, U32, int]) -> None:
+    gate, owner, workers = case
+    plan = plan_layer(gate, owner, workers)
+    assert plan.row_offsets.shape == (len(gate.ok) + 1,)
+    seen = set()
+    for row in range(len(gate.ok)):
+        terms = []
+        for t in range(plan.row_offsets[row], plan.row_offsets[row + 1]):
+            dispatch, unit = plan.dispatches[plan.part[t]], int(plan.index[t])
+            seen.add((int(plan.part[t]), unit))
+            assert dispatch.unit_row[unit] == row
+            slots = sorted(slot for _, r, slot, u, _ in entries_of(dispatch) if u == unit and r == row)
+            first, count = int(dispatch.unit_first_slot[unit]), int(dispatch.batch.unit_slots[unit])
+            assert slots == list(range(first, first + count))
+            terms.append((dispatch.worker, first, count))
+        assert terms == (naive_units(gate, owner, row) if gate.ok[row] else [])
+    assert len(seen) == len(plan.part) == sum(len(d.unit_row) for d in plan.dispatches)
+
+
+@given(cases())
+@settings(max_examples=300, deadline=None)
+def test_both_ways_make_the_same_plan(case: tuple[GateResult, U32, int]) -> None:
+    gate, owner, workers = case
+    table = OwnerTable.of(owner, workers)
+    assert_same_plan(plan_small(gate, table), plan_large(gate, table))
+
+
+def assert_same_plan(a: LayerPlan, b: LayerPlan) -> None:
+    for name in ("part", "index", "row_offsets"):
+        assert getattr(a, name).dtype == getattr(b, name).dtype == np.uint32
+        assert getattr(a, name).tolist() == getattr(b, name).tolist()
+    assert [d.worker for d in a.dispatches] == [d.worker for d in b.dispatches]
+    for left, right in zip(a.dispatches, b.dispatches, strict=True):
+        assert entries_of(left) == entries_of(right)
+        pairs = zip(
+            (left.rows, left.unit_row, left.unit_first_slot, *_index_lists(left)),
+            (right.rows, right.unit_row, right.unit_first_slot, *_index_lists(right)),
+            strict=True,
+        )
+        assert all(x.tolist() == y.tolist() and x.dtype == y.dtype for x, y in pairs)
+
+
+HIDDEN = 5
+
+
+def slot_order_sum(gate: GateResult, expert_out: F32) -> F32:
+    """The contract in its own words, one fp32 rounding per product and per sum."""
+    y = np.zeros((len(gate.ok), HIDDEN), dtype=np.float32)
+    for row in np.flatnonzero(gate.ok).tolist():
+        for slot, expert in enumerate(gate.experts[row].tolist()):
+            product = gate.weights[row, slot] * expert_out[row, expert]
+            y[row] = product if slot == 0 else y[row] + product
+    return y
+
+
+def execute(plan: LayerPlan, expert_out: F32) -> list[F32]:
+    """What the workers would answer, entry by entry."""
+    parts = []
+    for dispatch in plan.dispatches:
+        out = np.zeros((len(dispatch.unit_row), HIDDEN), dtype=np.float32)
+        products = {}
+        for expert, row, slot, unit, weight in entries_of(dispatch):
+            products[unit, slot] = np.float32(weight) * expert_out[row, expert]
+        for unit in range(len(out)):
+            first, count = int(dispatch.unit_first_slot[unit]), int(dispatch.batch.unit_slots[unit])
+            for slot in range(first, first + count):
+                out[unit] = products[unit, slot] if slot == first else out[unit] + products[unit, slot]
+        parts.append(out)
+    return parts
+
+
+def merge(plan: LayerPlan, parts: list[F32], rows: int) -> F32:
+    y = np.zeros((rows, HIDDEN), dtype=np.float32)
+    for row in range(rows):
+        for n, t in enumerate(range(plan.row_offsets[row], plan.row_offsets[row + 1])):
+            term = parts[plan.part[t]][plan.index[t]]
+            y[row] = term if n == 0 else y[row] + term
+    return y
+
+
+@given(cases(), st.integers(0, 2**32 - 1))
+@settings(max_examples=200, deadline=None)
+def test_any_placement_equals_the_slot_order_sum(case: tuple[GateResult, U32, int], seed: int) -> None:
+    gate, owner, workers = case
+    # Wide exponents: a sum in another order would differ.
+    rng = np.random.default_rng(seed)
+    shape = (len(gate.ok), len(owner), HIDDEN)
+    expert_out = (rng.standard_normal(shape) * np.exp2(rng.integers(-12, 12, shape))).astype(np.float32)
+    plan = plan_layer(gate, owner, workers)
+    got = merge(plan, execute(plan, expert_out), len(gate.ok))
+    assert np.array_equal(got.view(np.uint32), slot_order_sum(gate, expert_out).view(np.uint32))
+
+
+def test_the_oracle_sees_another_order() -> None:
+    rng = np.random.default_rng(3)
+    gate = make_gate(rng, 32, 4, 8)
+    expert_out = rng.standard_normal((32, 8, HIDDEN)).astype(np.float32)
+    turned = GateResult(gate.experts[:, ::-1].copy(), gate.weights[:, ::-1].copy(), gate.ok)
+    assert not np.array_equal(slot_order_sum(gate, expert_out), slot_order_sum(turned, expert_out))
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_all_placements_of_four_experts(workers: int) -> None:
+    rng = np.random.default_rng(workers)
+    gate = make_gate(rng, 6, 4, 4)
+    expert_out = rng.standard_normal((6, 4, HIDDEN)).astype(np.float32)
+    expected = slot_order_sum(gate, expert_out)
+    for owners in itertools.product(range(workers), repeat=4):
+        plan = plan_layer(gate, np.array(owners, dtype=np.uint32), workers)
+        assert np.array_equal(merge(plan, execute(plan, expert_out), 6), expected)
+
+
+def test_one_worker_folds_every_row_whole() -> None:
+    gate = make_gate(np.random.default_rng(0), 40, 2, 8)
+    (dispatch,) = plan_layer(gate, np.zeros(8, dtype=np.uint32), 1).dispatches
+    assert dispatch.batch.unit_slots.tolist() == [2] * 40
+    assert dispatch.rows.tolist() == list(range(40))
+
+
+@pytest.mark.parametrize("rows", [1, SMALL_ENTRIES])
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (lambda g: GateResult(g.experts + np.uint16(8), g.weights, g.ok), "gate.experts"),
+        (lambda g: GateResult(g.experts, g.weights[:, :1], g.ok), "gate.weights"),
+        (lambda g: GateResult(g.experts[:, :0], g.weights[:, :0], g.ok), "gate.experts"),
+        (lambda g: GateResult(g.experts, g.weights, np.append(g.ok, True)), "gate.ok"),
+    ],
+)
+def test_a_wrong_gate_is_named(rows: int, change: Callable[[GateResult], GateResult], names: str) -> None:
+    gate = change(make_gate(np.random.default_rng(1), rows, 2, 8))
+    with pytest.raises(InvalidInput, match=names):
+        plan_layer(gate, np.zeros(8, dtype=np.uint32), 1)
+
+
+def test_an_owner_out_of_range_is_named() -> None:
+    gate = make_gate(np.random.default_rng(1), 1, 2, 8)
+    with pytest.raises(InvalidInput, match="owner"):
+        plan_layer(gate, np.full(8, 2, dtype=np.uint32), 2)
+    with pytest.raises(InvalidInput, match="owner"):
+        plan_layer(gate, np.zeros((8, 1), dtype=np.uint32), 2)
