@@ -1,0 +1,145 @@
+"""Placement: which worker holds which expert, as immutable snapshots.
+
+Belongs here: the snapshot types, the simplest planner and the thread-safe holder of the newest snapshot. Does
+not belong here: starting workers, loading weights, choosing by load.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colibri.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """holders[layer][expert]: indices into `workers`, in order of preference; the same number of experts per
+    layer.
+
+    `epoch` (at least 1) grows with every change and travels in each request. Raises InvalidInput when a
+    holder is out of range, named twice or missing.
+    """
+
+    epoch: int
+    workers: tuple[str, ...]
+    holders: tuple[tuple[tuple[int, ...], ...], ...]
+    _owners: tuple[NDArray[np.uint32], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.epoch < 1:
+            raise InvalidInput("placement.epoch", "at least 1", self.epoch)
+        if len(set(self.workers)) != len(self.workers):
+            raise InvalidInput("placement.workers", "names that differ", self.workers)
+        owners = []
+        for layer, experts in enumerate(self.holders):
+            if len(experts) != len(self.holders[0]):
+                raise InvalidInput(
+                    f"placement.holders[{layer}]", f"{len(self.holders[0])} experts", len(experts)
+                )
+            for expert, holders in enumerate(experts):
+                name = f"placement.holders[{layer}][{expert}]"
+                if not holders:
+                    raise InvalidInput(name, "at least one worker", "none")
+                if len(set(holders)) != len(holders):
+                    raise InvalidInput(name, "workers that differ", holders)
+                if min(holders) < 0 or max(holders) >= len(self.workers):
+                    raise InvalidInput(name, f"indices below {len(self.workers)}", holders)
+            owner = np.array([holders[0] for holders in experts], np.uint32)
+            owner.flags.writeable = False
+            owners.append(owner)
+        object.__setattr__(self, "_owners", tuple(owners))
+
+    @property
+    def layers(self) -> int:
+        return len(self.holders)
+
+    @property
+    def experts(self) -> int:
+        return len(self.holders[0]) if self.holders else 0
+
+    def owner(self, layer: int) -> NDArray[np.uint32]:
+        """First holder of each expert of a layer: uint32 [experts], read-only; made once per snapshot."""
+        return self._owners[layer]
+
+    def experts_of(self, worker_index: int) -> list[tuple[int, int]]:
+        """(layer, expert) ids that a worker holds, as first choice or replica, ascending."""
+        return [
+            (layer, expert)
+            for layer, experts in enumerate(self.holders)
+            for expert, holders in enumerate(experts)
+            if worker_index in holders
+        ]
+
+
+def spread(layers: int, experts: int, workers: Sequence[str], replicas: int = 1, epoch: int = 1) -> Placement:
+    """Round-robin over the workers, shifted by one per layer, so that uneven remainders even out over the
+    layers.
+
+    Replicas of an expert sit on different workers. Raises InvalidInput.
+    """
+    if layers < 1:
+        raise InvalidInput("layers", "at least 1", layers)
+    if experts < 1:
+        raise InvalidInput("experts", "at least 1", experts)
+    if not workers:
+        raise InvalidInput("workers", "at least one", "none")
+    if not 1 <= replicas <= len(workers):
+        raise InvalidInput("replicas", f"1 to {len(workers)} (the number of workers)", replicas)
+    count = len(workers)
+    holders = tuple(
+        tuple(tuple((expert + layer + r) % count for r in range(replicas)) for expert in range(experts))
+        for layer in range(layers)
+    )
+    return Placement(epoch, tuple(workers), holders)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEndpoint:
+    """One life of a worker. target: "unix:/path" or "host:port"; incarnation is never reused."""
+
+    name: str
+    incarnation: int
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A placement and the workers alive, by name: a dead worker has no endpoint. Never changed after
+    publishing."""
+
+    placement: Placement
+    endpoints: Mapping[str, WorkerEndpoint]
+
+
+class Directory:
+    """Holds the newest Membership; any thread may read, publish or wait."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._changed = threading.Condition()
+        self._current = membership
+
+    def current(self) -> Membership:
+        return self._current
+
+    def publish(self, membership: Membership) -> None:
+        """Replaces the snapshot. Raises InvalidInput if its epoch is older than the present one's."""
+        with self._changed:
+            present = self._current.placement.epoch
+            if membership.placement.epoch < present:
+                raise InvalidInput(
+                    "membership.placement.epoch", f"at least {present}", membership.placement.epoch
+                )
+            self._current = membership
+            self._changed.notify_all()
+
+    def wait_change(self, after: Membership, timeout: float) -> Membership:
+        """The snapshot as soon as it is not `after`; `after` itself if nothing changed within `timeout`
+        seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._current is not after, timeout)
+            return self._current

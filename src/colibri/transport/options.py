@@ -1,0 +1,56 @@
+"""gRPC channel and server options, in one place.
+
+The message limit bounds one message of a connection, both ways and on both ends; for the data plane it
+follows from the model (colibri.wire.limits), for other services from what they declare.
+"""
+
+from __future__ import annotations
+
+#: A peer that answers no ping for this long is lost: a killed host or a cut cable gives no error by itself.
+KEEPALIVE_TIME_MS = 10_000
+KEEPALIVE_TIMEOUT_MS = 5_000
+#: Largest message of a control call (handshake, status, load, health).
+CONTROL_MESSAGE_BYTES = 4 << 20
+#: Streams of one connection at once, against rapid opening and resetting (CVE-2023-44487).
+MAX_STREAMS = 256
+
+Options = list[tuple[str, int | str]]
+
+
+def channel_options(max_message_bytes: int = CONTROL_MESSAGE_BYTES) -> Options:
+    """For a client's channel. max_message_bytes: largest message sent or received."""
+    return [
+        *_common(max_message_bytes),
+        # An http_proxy variable must not capture the cluster's traffic.
+        ("grpc.enable_http_proxy", 0),
+        # Otherwise channels of equal arguments share one connection, and one lost worker's backoff delays its
+        # heir.
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_retries", 0),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+    ]
+
+
+def server_options(max_message_bytes: int = CONTROL_MESSAGE_BYTES) -> Options:
+    """For a server. max_message_bytes: largest message sent or received."""
+    return [
+        *_common(max_message_bytes),
+        # Two servers on one port would share its connections silently.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_concurrent_streams", MAX_STREAMS),
+        # Must not exceed the clients' ping interval, else they are sent away for "too many pings".
+        ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_TIME_MS // 2),
+    ]
+
+
+def _common(max_message_bytes: int) -> Options:
+    return [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
