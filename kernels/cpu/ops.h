@@ -1,0 +1,12 @@
+// Each op file adds its methods to the Python class.
+#pragma once
+#include "args.h"
+#include "backend.h"
+
+namespace colibri {
+
+using BackendClass = nb::class_<Backend>;
+
+void bind_elementwise(BackendClass& c);
+
+}  // namespace colibri

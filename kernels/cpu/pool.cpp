@@ -1,0 +1,144 @@
+#include "pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <system_error>
+
+#include "float_control.h"
+
+namespace colibri {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Spin without giving the core away, about 1-2 us: a hot dispatch. Then yield until kYield is over, then sleep.
+constexpr int kSpins = 32;
+constexpr auto kYield = std::chrono::microseconds(100);
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// True as soon as `ready()`; false when the time for not sleeping is over.
+template <class F>
+bool spin_until(F&& ready) {
+  for (int i = 0; i < kSpins; i++) {
+    if (ready()) return true;
+    relax();
+  }
+  const auto end = Clock::now() + kYield;
+  do {
+    if (ready()) return true;
+    sched_yield();
+  } while (Clock::now() < end);
+  return ready();
+}
+
+void pin(pthread_t thread, int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  const int error = pthread_setaffinity_np(thread, sizeof set, &set);
+  if (error) throw std::system_error(error, std::generic_category(), "cpus: cannot pin a thread to CPU " + std::to_string(cpu));
+}
+
+}  // namespace
+
+Pool::Pool(int threads, const std::vector<int>& cpus) : threads_(threads) {
+  try {
+    for (int id = 1; id < threads; id++) {
+      workers_.emplace_back([this, id] { work(id); });
+      if (!cpus.empty()) pin(workers_.back().native_handle(), cpus[size_t(id) % cpus.size()]);
+    }
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+Pool::~Pool() { close(); }
+
+void Pool::close() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_.store(true);
+  }
+  job_.notify_all();
+  for (std::thread& t : workers_) t.join();
+  workers_.clear();
+}
+
+// A thread joins by raising active_ and then looking whether the job is still open; the caller closes the job and then
+// waits for active_ to reach zero. Both pairs are sequentially consistent, so one of the two sees the other.
+void Pool::run(int64_t items, int64_t grain, int64_t bytes, Function fn, void* context) noexcept {
+  if (items <= 0) return;
+  if (grain < 1) grain = 1;
+  if (workers_.empty() || items <= grain || bytes < kInlineBytes) {
+    fn(context, 0, items, 0);
+    return;
+  }
+  fn_ = fn;
+  context_ = context;
+  items_ = items;
+  grain_ = grain;
+  next_.store(0, std::memory_order_relaxed);
+  open_.store(true);
+  generation_.fetch_add(1);
+  if (sleepers_.load() > 0) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    job_.notify_all();
+  }
+  drain(0);
+  open_.store(false);
+  if (spin_until([this] { return active_.load() == 0; })) return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  caller_sleeps_.store(true);
+  done_.wait(lock, [this] { return active_.load() == 0; });
+  caller_sleeps_.store(false);
+}
+
+void Pool::drain(int id) {
+  for (;;) {
+    const int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
+    if (begin >= items_) return;
+    fn_(context_, begin, begin + grain_ < items_ ? begin + grain_ : items_, id);
+  }
+}
+
+bool Pool::wait_for_job(uint64_t seen) {
+  auto ready = [this, seen] { return generation_.load() != seen || stop_.load(); };
+  if (!spin_until(ready)) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    sleepers_.fetch_add(1);
+    job_.wait(lock, ready);
+    sleepers_.fetch_sub(1);
+  }
+  return !stop_.load();
+}
+
+void Pool::work(int id) {
+  char name[16];
+  std::snprintf(name, sizeof name, "colibri-k%d", id);
+  pthread_setname_np(pthread_self(), name);
+  write_float_control(kKernelFloatControl);
+  uint64_t seen = 0;
+  while (wait_for_job(seen)) {
+    seen = generation_.load();
+    active_.fetch_add(1);
+    if (open_.load()) drain(id);
+    if (active_.fetch_sub(1) == 1 && caller_sleeps_.load()) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      done_.notify_one();
+    }
+  }
+}
+
+}  // namespace colibri

@@ -1,0 +1,67 @@
+// Threads that share one job at a time, in chunks claimed dynamically, so that a slow core never holds up the rest.
+//
+// The caller works too (it is thread 0) and never waits for a thread that has not joined the job yet: a job is always
+// finished by whoever is awake. A waiting thread spins shortly, then yields its core, then sleeps.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace colibri {
+
+class Pool {
+ public:
+  // fn(context, begin, end, thread): items [begin, end); must not throw. One call may span several chunks.
+  using Function = void (*)(void* context, int64_t begin, int64_t end, int thread);
+
+  // Work below this many bytes touched (a few microseconds) is not worth waking anybody for.
+  static constexpr int64_t kInlineBytes = 128 << 10;
+
+  // `threads` >= 1, the caller included. `cpus`: thread i > 0 is pinned to cpus[i % size]; empty: no pinning. The
+  // caller's own affinity is its own affair. Throws std::system_error when a thread cannot be started or pinned.
+  Pool(int threads, const std::vector<int>& cpus);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // Ends the threads. Idempotent; jobs then run on the caller alone.
+  void close();
+  int threads() const { return threads_; }
+
+  // Runs `fn` over [0, items) in chunks of `grain` items; `bytes`: an estimate of what the whole job touches. Returns
+  // when all is done. One caller at a time (Backend's mutex).
+  void run(int64_t items, int64_t grain, int64_t bytes, Function fn, void* context) noexcept;
+
+  template <class F>
+  void run(int64_t items, int64_t grain, int64_t bytes, F&& body) noexcept {
+    run(items, grain, bytes, [](void* c, int64_t b, int64_t e, int t) { (*static_cast<F*>(c))(b, e, t); }, &body);
+  }
+
+ private:
+  void work(int id);
+  void drain(int id);
+  bool wait_for_job(uint64_t seen);
+
+  const int threads_;
+  std::vector<std::thread> workers_;
+
+  // The job; written only while it is closed and nobody is active.
+  Function fn_ = nullptr;
+  void* context_ = nullptr;
+  int64_t items_ = 0, grain_ = 1;
+
+  alignas(64) std::atomic<int64_t> next_{0};
+  alignas(64) std::atomic<uint64_t> generation_{0};
+  alignas(64) std::atomic<int> active_{0};
+  alignas(64) std::atomic<bool> open_{false};
+  std::atomic<bool> stop_{false};
+  std::atomic<int> sleepers_{0};
+  std::atomic<bool> caller_sleeps_{false};
+  std::mutex mutex_;
+  std::condition_variable job_, done_;
+};
+
+}  // namespace colibri

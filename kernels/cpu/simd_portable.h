@@ -1,0 +1,185 @@
+// f32x16 as a plain array: any machine, and the oracle of the bits.
+//
+// fma is one hardware instruction where the target always has it (aarch64). On baseline x86-64 it is computed in
+// double: the product of two fp32 is exact there, the sum is rounded to odd (Boldo and Melquiond, 2008, "Emulation of
+// a FMA and correctly rounded sums"), so that the last rounding to fp32 is the only one that counts. DAZ acts on the
+// conversions of the operands, FTZ on the last one, exactly as in a hardware fma.
+#pragma once
+
+namespace colibri {
+namespace COLIBRI_ISA {
+
+struct f32x16 {
+  float v[16];
+};
+struct mask16 {
+  uint32_t v;
+};
+
+using native = f32x16;
+constexpr int kNativeLanes = 16;
+
+#define COLIBRI_LANES(expr)              \
+  do {                                   \
+    f32x16 r;                            \
+    for (int i = 0; i < 16; i++) r.v[i] = (expr); \
+    return r;                            \
+  } while (0)
+
+COLIBRI_INLINE float fma1(float a, float b, float c) {
+#if defined(__aarch64__) || defined(__FMA__)
+  return __builtin_fmaf(a, b, c);
+#else
+  const double p = double(a) * double(b);
+  const double d = double(c);
+  const double s = p + d;
+  const double back = s - p;
+  const double error = (p - (s - back)) + (d - back);  // Knuth's TwoSum: s + error == p + d
+  int64_t bits;
+  memcpy(&bits, &s, 8);
+  // Inexact and the nearest is even: take the odd neighbour on the side of the error. NaN compares false.
+  const bool up = error > 0, down = error < 0;
+  const int64_t toward = (up != (bits < 0)) ? 1 : -1;
+  bits += ((up | down) & !(bits & 1)) ? toward : 0;
+  double odd;
+  memcpy(&odd, &bits, 8);
+  return float(odd);
+#endif
+}
+COLIBRI_INLINE float sqrt1(float a) { return __builtin_sqrtf(a); }
+
+COLIBRI_INLINE f32x16 zero16() { COLIBRI_LANES(0.0f); }
+COLIBRI_INLINE f32x16 set1(float x) { COLIBRI_LANES(x); }
+COLIBRI_INLINE f32x16 load(const float* p) {
+  f32x16 r;
+  memcpy(r.v, p, 64);
+  return r;
+}
+COLIBRI_INLINE void store(float* p, f32x16 x) { memcpy(p, x.v, 64); }
+COLIBRI_INLINE f32x16 load_n(const float* p, int n, float fill) { COLIBRI_LANES(i < n ? p[i] : fill); }
+COLIBRI_INLINE f32x16 load_n(const float* p, int n) { return load_n(p, n, 0.0f); }
+COLIBRI_INLINE void store_n(float* p, f32x16 x, int n) {
+  for (int i = 0; i < 16 && i < n; i++) p[i] = x.v[i];
+}
+
+COLIBRI_INLINE f32x16 add(f32x16 a, f32x16 b) { COLIBRI_LANES(a.v[i] + b.v[i]); }
+COLIBRI_INLINE f32x16 sub(f32x16 a, f32x16 b) { COLIBRI_LANES(a.v[i] - b.v[i]); }
+COLIBRI_INLINE f32x16 mul(f32x16 a, f32x16 b) { COLIBRI_LANES(a.v[i] * b.v[i]); }
+COLIBRI_INLINE f32x16 div(f32x16 a, f32x16 b) { COLIBRI_LANES(a.v[i] / b.v[i]); }
+COLIBRI_INLINE f32x16 sqrt(f32x16 a) { COLIBRI_LANES(__builtin_sqrtf(a.v[i])); }
+COLIBRI_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { COLIBRI_LANES(fma1(a.v[i], b.v[i], c.v[i])); }
+// a > b ? a : b, so b when either is NaN.
+COLIBRI_INLINE f32x16 max(f32x16 a, f32x16 b) { COLIBRI_LANES(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
+COLIBRI_INLINE f32x16 neg(f32x16 a) { COLIBRI_LANES(-a.v[i]); }
+// Nearest even; |x| < 2^22. Adding 1.5 * 2^23 leaves no fraction bits.
+COLIBRI_INLINE f32x16 rint(f32x16 a) { COLIBRI_LANES((a.v[i] + 12582912.0f) - 12582912.0f); }
+COLIBRI_INLINE float pow2(int n) {
+  const uint32_t u = uint32_t(n + 127) << 23;
+  float x;
+  memcpy(&x, &u, 4);
+  return x;
+}
+COLIBRI_INLINE float scale1(float y, int n) { return (y * pow2(n >> 1)) * pow2(n - (n >> 1)); }
+// (y * 2^(n >> 1)) * 2^(n - (n >> 1)) for integral n; a lane whose n is out of range (NaN) is replaced by its caller.
+COLIBRI_INLINE f32x16 scale_pow2(f32x16 y, f32x16 n) {
+  COLIBRI_LANES(scale1(y.v[i], (n.v[i] >= -250.0f && n.v[i] <= 250.0f) ? int(n.v[i]) : 0));
+}
+
+#define COLIBRI_MASK(expr)                                           \
+  do {                                                               \
+    mask16 r{0};                                                     \
+    for (int i = 0; i < 16; i++) r.v |= uint32_t((expr) ? 1 : 0) << i; \
+    return r;                                                        \
+  } while (0)
+
+COLIBRI_INLINE mask16 first_n(int n) { return {n >= 16 ? 0xffffu : n <= 0 ? 0u : (1u << n) - 1u}; }
+COLIBRI_INLINE mask16 from_bits(uint32_t bits) { return {bits & 0xffffu}; }
+COLIBRI_INLINE uint32_t to_bits(mask16 m) { return m.v; }
+COLIBRI_INLINE mask16 less(f32x16 a, f32x16 b) { COLIBRI_MASK(a.v[i] < b.v[i]); }
+COLIBRI_INLINE mask16 greater(f32x16 a, f32x16 b) { COLIBRI_MASK(a.v[i] > b.v[i]); }
+COLIBRI_INLINE mask16 equal(f32x16 a, f32x16 b) { COLIBRI_MASK(a.v[i] == b.v[i]); }
+COLIBRI_INLINE mask16 is_nan(f32x16 a) { COLIBRI_MASK(a.v[i] != a.v[i]); }
+// m ? a : b
+COLIBRI_INLINE f32x16 select(mask16 m, f32x16 a, f32x16 b) { COLIBRI_LANES((m.v >> i & 1u) ? a.v[i] : b.v[i]); }
+
+COLIBRI_INLINE float widen_bf16(uint16_t h) {
+  const uint32_t u = uint32_t(h) << 16;
+  float x;
+  memcpy(&x, &u, 4);
+  return x;
+}
+// Exact, subnormals included: they are scaled as integers, since DAZ would lose them.
+COLIBRI_INLINE float widen_fp16(uint16_t h) {
+  const uint32_t sign = uint32_t(h & 0x8000u) << 16;
+  const uint32_t exponent = h >> 10 & 0x1fu, fraction = h & 0x3ffu;
+  if (exponent == 0) {
+    const float magnitude = float(fraction) * 5.9604644775390625e-8f;  // 2^-24
+    return sign ? -magnitude : magnitude;
+  }
+  const uint32_t quiet = exponent == 31 && fraction ? 0x400000u : 0u;
+  const uint32_t u = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | fraction << 13 | quiet;
+  float x;
+  memcpy(&x, &u, 4);
+  return x;
+}
+COLIBRI_INLINE uint16_t narrow1(float x) {
+  uint32_t u;
+  memcpy(&u, &x, 4);
+  const uint32_t magnitude = u & 0x7fffffffu;
+  const uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+  return uint16_t(magnitude > 0x7f800000u ? (u >> 16 | 0x40u) : magnitude < 0x00800000u ? (u >> 16 & 0x8000u) : rounded);
+}
+COLIBRI_INLINE f32x16 load_bf16(const uint16_t* p) { COLIBRI_LANES(widen_bf16(p[i])); }
+COLIBRI_INLINE f32x16 load_bf16_n(const uint16_t* p, int n) { COLIBRI_LANES(i < n ? widen_bf16(p[i]) : 0.0f); }
+COLIBRI_INLINE f32x16 load_fp16(const uint16_t* p) { COLIBRI_LANES(widen_fp16(p[i])); }
+COLIBRI_INLINE f32x16 load_fp16_n(const uint16_t* p, int n) { COLIBRI_LANES(i < n ? widen_fp16(p[i]) : 0.0f); }
+COLIBRI_INLINE void store_bf16(uint16_t* p, f32x16 a) {
+  for (int i = 0; i < 16; i++) p[i] = narrow1(a.v[i]);
+}
+COLIBRI_INLINE void store_bf16_n(uint16_t* p, f32x16 a, int n) {
+  for (int i = 0; i < 16 && i < n; i++) p[i] = narrow1(a.v[i]);
+}
+COLIBRI_INLINE f32x16 round_bf16(f32x16 a) { COLIBRI_LANES(widen_bf16(narrow1(a.v[i]))); }
+
+// l + (l+8), l + (l+4), l + (l+2), l + (l+1)
+COLIBRI_INLINE float tree16(f32x16 a) {
+  for (int width = 8; width; width >>= 1)
+    for (int i = 0; i < width; i++) a.v[i] = a.v[i] + a.v[i + width];
+  return a.v[0];
+}
+COLIBRI_INLINE float max16(f32x16 a) {
+  for (int width = 8; width; width >>= 1)
+    for (int i = 0; i < width; i++) a.v[i] = a.v[i] > a.v[i + width] ? a.v[i] : a.v[i + width];
+  return a.v[0];
+}
+
+// ---- native vector of the GEMM tiles ----
+COLIBRI_INLINE native native_zero() { return zero16(); }
+COLIBRI_INLINE native native_set1(float x) { return set1(x); }
+COLIBRI_INLINE native native_load(const float* p) { return load(p); }
+COLIBRI_INLINE f32x16 join(const native* p) { return p[0]; }
+COLIBRI_INLINE void split(f32x16 a, native* p) { p[0] = a; }
+
+// Pairs [16][2] of bf16 or fp16 -> the even and the odd elements, widened.
+COLIBRI_INLINE void load_pairs_bf16(const void* p, native& even, native& odd) {
+  uint16_t t[32];
+  memcpy(t, p, 64);
+  for (int i = 0; i < 16; i++) {
+    even.v[i] = widen_bf16(t[2 * i]);
+    odd.v[i] = widen_bf16(t[2 * i + 1]);
+  }
+}
+COLIBRI_INLINE void load_pairs_fp16(const void* p, native& even, native& odd) {
+  uint16_t t[32];
+  memcpy(t, p, 64);
+  for (int i = 0; i < 16; i++) {
+    even.v[i] = widen_fp16(t[2 * i]);
+    odd.v[i] = widen_fp16(t[2 * i + 1]);
+  }
+}
+
+#undef COLIBRI_LANES
+#undef COLIBRI_MASK
+
+}  // namespace COLIBRI_ISA
+}  // namespace colibri
