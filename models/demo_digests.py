@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from colibri.models.demo_source import check_gguf, find_gguf
-from colibri.models.demo_weights import DIGESTS, DemoWeights, demo_specs, tensor_digest
+from colibri.models.demo_weights import DIGESTS, DemoWeights, demo_config, demo_specs, tensor_digest
 from colibri.models.gguf_llama import GgufLlama
 
 
@@ -21,7 +21,8 @@ def main() -> None:
     check_gguf(path)
     source = GgufLlama(path)
     weights = DemoWeights(source)
-    digests = {spec.name: tensor_digest(weights(spec)) for spec in demo_specs(source.shape)}
+    config = demo_config(source.shape, source.vocabulary())
+    digests = {spec.name: tensor_digest(weights(spec)) for spec in demo_specs(config)}
     out.write_text(json.dumps(digests, indent=0) + "\n")
     print(f"{out}: {len(digests)} tensors")
 

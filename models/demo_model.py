@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from colibri.errors import CheckpointError, DeadlineExpired
 from colibri.models.demo_source import DISTRIBUTION, VERSION, check_gguf, find_gguf
-from colibri.models.demo_weights import DIGESTS, EXPERTS, TOP_K, CheckedWeights, demo_specs
-from colibri.models.gguf_llama import GgufLlama, GgufVocabulary, LlamaShape
+from colibri.models.demo_weights import DIGESTS, EXPERTS, CheckedWeights, demo_config, demo_specs
+from colibri.models.gguf_llama import GgufLlama
 from colibri.models.gguf_tokenizer import build_tokenizer, tokenizer_config
 from colibri.models.safetensors_writer import TensorSpec, write_weights
 
@@ -106,7 +106,8 @@ def _write_folder(folder: Path, report: Progress) -> None:
     check_gguf(path)
     source = GgufLlama(path)
     vocabulary = source.vocabulary()
-    specs = demo_specs(source.shape)
+    config = demo_config(source.shape, vocabulary)
+    specs = demo_specs(config)
     total = sum(spec.nbytes for spec in specs)
     free = shutil.disk_usage(folder).free
     if free < total + (64 << 20):
@@ -127,7 +128,7 @@ def _write_folder(folder: Path, report: Progress) -> None:
     report("finishing", 0, 1)
     build_tokenizer(vocabulary).save(str(folder / "tokenizer.json"))
     _write_json(folder / "tokenizer_config.json", tokenizer_config(vocabulary, source.shape.context))
-    _write_json(folder / "config.json", _config(source.shape, vocabulary))
+    _write_json(folder / "config.json", config)
     special = {
         "bos_token_id": vocabulary.bos,
         "eos_token_id": vocabulary.eos,
@@ -142,33 +143,6 @@ def _write_folder(folder: Path, report: Progress) -> None:
             os.fsync(handle.fileno())
     _sync_folder(folder)
     report("finishing", 1, 1)
-
-
-def _config(shape: LlamaShape, vocabulary: GgufVocabulary) -> dict[str, object]:
-    return {
-        "architectures": ["MixtralForCausalLM"],
-        "model_type": "mixtral",
-        "vocab_size": shape.vocab,
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.ffn,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "hidden_act": "silu",
-        "max_position_embeddings": shape.context,
-        "rms_norm_eps": shape.rms_eps,
-        "rope_theta": shape.rope_theta,
-        "sliding_window": None,
-        "num_local_experts": EXPERTS,
-        "num_experts_per_tok": TOP_K,
-        "tie_word_embeddings": True,
-        "attention_dropout": 0.0,
-        "bos_token_id": vocabulary.bos,
-        "eos_token_id": vocabulary.eos,
-        "pad_token_id": vocabulary.padding,
-        "dtype": "bfloat16",
-    }
 
 
 def _recipe() -> str:

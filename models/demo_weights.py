@@ -13,11 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from colibri.errors import CheckpointError
+from colibri.models.config import parse_config
 from colibri.models.dtypes import bf16_from_fp32
 from colibri.models.gate_rows import GATE_ROWS, GATE_TENSOR
-from colibri.models.gguf_llama import GgufLlama, LlamaShape
+from colibri.models.gguf_llama import GgufLlama, GgufVocabulary, LlamaShape
 from colibri.models.safetensors_file import SafetensorsFile
 from colibri.models.safetensors_writer import TensorSpec
+from colibri.models.tensor_names import ExpertLayout, model_tensors
 from colibri.models.upcycle import noise_scale, perturbed
 
 EXPERTS = 8
@@ -29,29 +31,37 @@ DIGESTS = Path(__file__).parent / "data" / "smollm2_moe_tensors.json"
 _DENSE = {"w1": "mlp.gate_proj.weight", "w2": "mlp.down_proj.weight", "w3": "mlp.up_proj.weight"}
 
 
-def demo_specs(shape: LlamaShape) -> list[TensorSpec]:
-    """Every tensor of the demo model, bf16, in file order, with the names of Mixtral checkpoints on disk."""
-    h, f, d = shape.hidden, shape.ffn, shape.head_dim
-    specs = [TensorSpec("model.embed_tokens.weight", "bf16", (shape.vocab, h))]
-    for layer in range(shape.layers):
-        p = f"model.layers.{layer}."
-        specs += [
-            TensorSpec(p + "input_layernorm.weight", "bf16", (h,)),
-            TensorSpec(p + "self_attn.q_proj.weight", "bf16", (shape.heads * d, h)),
-            TensorSpec(p + "self_attn.k_proj.weight", "bf16", (shape.kv_heads * d, h)),
-            TensorSpec(p + "self_attn.v_proj.weight", "bf16", (shape.kv_heads * d, h)),
-            TensorSpec(p + "self_attn.o_proj.weight", "bf16", (h, shape.heads * d)),
-            TensorSpec(p + "post_attention_layernorm.weight", "bf16", (h,)),
-            TensorSpec(p + "block_sparse_moe.gate.weight", "bf16", (EXPERTS, h)),
-        ]
-        for expert in range(EXPERTS):
-            q = f"{p}block_sparse_moe.experts.{expert}."
-            specs += [
-                TensorSpec(q + "w1.weight", "bf16", (f, h)),
-                TensorSpec(q + "w2.weight", "bf16", (h, f)),
-                TensorSpec(q + "w3.weight", "bf16", (f, h)),
-            ]
-    return [*specs, TensorSpec("model.norm.weight", "bf16", (h,))]
+def demo_config(shape: LlamaShape, vocabulary: GgufVocabulary) -> dict[str, object]:
+    """config.json of the demo model."""
+    return {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "vocab_size": shape.vocab,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.ffn,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "hidden_act": "silu",
+        "max_position_embeddings": shape.context,
+        "rms_norm_eps": shape.rms_eps,
+        "rope_theta": shape.rope_theta,
+        "sliding_window": None,
+        "num_local_experts": EXPERTS,
+        "num_experts_per_tok": TOP_K,
+        "tie_word_embeddings": True,
+        "attention_dropout": 0.0,
+        "bos_token_id": vocabulary.bos,
+        "eos_token_id": vocabulary.eos,
+        "pad_token_id": vocabulary.padding,
+        "dtype": "bfloat16",
+    }
+
+
+def demo_specs(config: dict[str, object]) -> list[TensorSpec]:
+    """Every tensor of the demo model, in file order, with the names that Mixtral checkpoints have on disk."""
+    return list(model_tensors(parse_config(config), ExpertLayout.BLOCK_SPARSE))
 
 
 class DemoWeights:

@@ -51,7 +51,7 @@ class LlamaShape:
 
 @dataclass(frozen=True, slots=True)
 class GgufVocabulary:
-    """The tokenizer as a GGUF holds it. `token_types`: 1 normal, 3 control; merges are 'left right' strings."""
+    """The tokenizer as a GGUF holds it. `token_types`: 1 normal, 3 control; a merge is 'left right'."""
 
     model: str
     pre: str
@@ -106,7 +106,7 @@ class GgufLlama:
         )
         if self.shape.head_dim * heads != hidden:
             raise CheckpointError(
-                f"{path}: llama.rope.dimension_count: expected {hidden} / {heads} (RoPE over the whole head), "
+                f"{path}: llama.rope.dimension_count: expected {hidden} / {heads} (RoPE over whole heads), "
                 f"got {self.shape.head_dim}"
             )
 

@@ -7,11 +7,11 @@ https://github.com/huggingface/safetensors#format.
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import stat
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -22,25 +22,21 @@ import numpy.typing as npt
 
 from colibri.errors import CheckpointError
 from colibri.models.dtypes import BY_SAFETENSORS
+from colibri.models.json_file import parse_object
 
 MAX_HEADER_BYTES = 100_000_000
 _MAX_DIMENSIONS = 8
 _METADATA = "__metadata__"
 
-_BITS = {
-    **{
-        "BOOL": 8,
-        "U8": 8,
-        "I8": 8,
-        "F8_E4M3": 8,
-        "F8_E5M2": 8,
-        "F8_E8M0": 8,
-        "F8_E4M3FNUZ": 8,
-        "F8_E5M2FNUZ": 8,
-    },
-    **{"U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32},
-    **{"U64": 64, "I64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6},
+_BITS_PER_ELEMENT = {
+    4: ("F4",),
+    6: ("F6_E2M3", "F6_E3M2"),
+    8: ("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"),
+    16: ("U16", "I16", "F16", "BF16"),
+    32: ("U32", "I32", "F32"),
+    64: ("U64", "I64", "F64", "C64"),
 }
+_BITS = {tag: bits for bits, tags in _BITS_PER_ELEMENT.items() for tag in tags}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +121,7 @@ class SafetensorsFile:
         return self._map
 
 
-def _read_header(path: Path, read: Any, file_bytes: int) -> tuple[dict[str, Any], int]:
+def _read_header(path: Path, read: Callable[[int], bytes], file_bytes: int) -> tuple[dict[str, Any], int]:
     """The JSON object and the offset at which the data begins."""
     prefix = read(8)
     if len(prefix) != 8:
@@ -135,23 +131,7 @@ def _read_header(path: Path, read: Any, file_bytes: int) -> tuple[dict[str, Any]
         raise CheckpointError(f"{path}: header length: expected at most {MAX_HEADER_BYTES}, got {length}")
     if 8 + length > file_bytes:
         raise CheckpointError(f"{path}: header length: {length} bytes do not fit into a file of {file_bytes}")
-    raw = read(length)
-    try:
-        header = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique_keys)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: header is not valid JSON: {error}") from error
-    if not isinstance(header, dict):
-        raise CheckpointError(f"{path}: header: expected a JSON object, got {type(header).__name__}")
-    return header, 8 + length
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"key {twice!r} occurs twice")
-    return result
+    return parse_object(read(length), f"{path}: header"), 8 + length
 
 
 def _metadata(path: Path, entry: object) -> dict[str, str]:
@@ -185,7 +165,7 @@ def _tensor_info(path: Path, name: str, entry: object, data_start: int) -> Tenso
 
 
 def _check_layout(path: Path, tensors: dict[str, TensorInfo], data_start: int, file_bytes: int) -> None:
-    """Tensors must follow one another from the start of the data to the end of the file: no hole, no overlap."""
+    """Tensors must follow one another from the first data byte to the end of the file without a hole."""
     at, previous = data_start, "the header"
     for info in sorted(tensors.values(), key=lambda info: (info.begin, info.end)):
         if info.begin != at:

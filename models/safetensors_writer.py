@@ -83,7 +83,7 @@ def write_file(path: Path, specs: Sequence[TensorSpec], produce: Producer | None
 
 
 def split_shards(specs: Iterable[TensorSpec], shard_bytes: int) -> list[tuple[TensorSpec, ...]]:
-    """Cut `specs`, in order, into shards of at most `shard_bytes` (a larger tensor gets a shard of its own)."""
+    """Cut `specs`, in order, into shards of at most `shard_bytes` (a larger tensor has its own)."""
     shards: list[tuple[TensorSpec, ...]] = []
     current: list[TensorSpec] = []
     size = 0

@@ -1,14 +1,12 @@
 """Sparse upcycling (Komatsuzaki et al., 2022, arXiv:2212.05055): experts from one dense FFN, each perturbed
 on its own.
 
-Exact on every machine: the noise is integers from a counter-based generator, the standard deviation is an
-integer sum, and the rest is single IEEE fp32 operations. No BLAS, libm, `np.std` or `np.sum` of floats, whose
-order differs by machine.
+Exact on every machine: noise and standard deviation are integers, the rest is single IEEE fp32 operations. No
+BLAS, libm, `np.std` or `np.sum` of floats, whose order differs by machine.
 """
 
 from __future__ import annotations
 
-import zlib
 from fractions import Fraction
 from math import isqrt
 
@@ -16,34 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from colibri.models.dtypes import bf16_from_fp32
-
-NOISE_CENTRE = 1020
-NOISE_VARIANCE = 43690
-"""Mean and variance of the sum of eight uniform bytes: 8 * 255 / 2 and 8 * (256**2 - 1) / 12."""
+from colibri.models.exact_noise import CHUNK, VARIANCE, noise
 
 _FIXED_BITS = 20
 _FIXED_LIMIT = 64.0
-_EXTRA_BITS = 64
 _SUM_CHUNK = 1 << 10
 """1,024 squares below (64 * 2**20)**2 = 2**52 add up to less than 2**62."""
-_CHUNK = 1 << 15
-_BYTE_LANES = np.uint64(0x00FF00FF00FF00FF)
-_LANE_SUM = np.uint64(0x0001000100010001)
-
-
-def noise(seed: int, name: str, count: int, start: int = 0) -> npt.NDArray[np.int32]:
-    """`count` near-Gaussian integers, from -1020 to 1020 with variance 43690, of the stream of (seed,
-    crc32(name)).
-
-    Each is the sum of the eight bytes of one Philox word, less its mean. `start` (a multiple of 4) skips that
-    many.
-    """
-    key = np.array([seed, zlib.crc32(name.encode())], dtype=np.uint64)
-    generator = np.random.Philox(key=key)
-    generator.advance(start // 4)
-    words = generator.random_raw(count)
-    pairs = (words & _BYTE_LANES) + ((words >> np.uint64(8)) & _BYTE_LANES)
-    return ((pairs * _LANE_SUM) >> np.uint64(48)).astype(np.int32) - np.int32(NOISE_CENTRE)
+_EXTRA_BITS = 64
 
 
 def variance(values: npt.NDArray[np.float32]) -> Fraction:
@@ -56,8 +33,7 @@ def variance(values: npt.NDArray[np.float32]) -> Fraction:
     total = squares = 0
     flat = np.ascontiguousarray(values).reshape(-1)
     for begin in range(0, flat.size, _SUM_CHUNK):
-        chunk = flat[begin : begin + _SUM_CHUNK]
-        fixed = np.rint(chunk * np.float32(1 << _FIXED_BITS)).astype(np.int64)
+        fixed = np.rint(flat[begin : begin + _SUM_CHUNK] * np.float32(1 << _FIXED_BITS)).astype(np.int64)
         total += int(fixed.sum())
         squares += int((fixed * fixed).sum())
     count = values.size
@@ -65,10 +41,8 @@ def variance(values: npt.NDArray[np.float32]) -> Fraction:
 
 
 def noise_scale(values: npt.NDArray[np.float32], percent: int) -> np.float32:
-    """The factor that turns `noise` into `percent` % of the standard deviation of `values`, correctly
-    rounded.
-    """
-    square = variance(values) * Fraction(percent * percent, 10000) / NOISE_VARIANCE
+    """The factor that turns `noise` into `percent` % of the standard deviation of `values`."""
+    square = variance(values) * Fraction(percent * percent, 10000) / VARIANCE
     root = isqrt((square.numerator << 2 * _EXTRA_BITS) // square.denominator)
     return np.float32(root / (1 << _EXTRA_BITS))
 
@@ -81,8 +55,8 @@ def perturbed(
     """
     flat = np.ascontiguousarray(values).reshape(-1)
     result = np.empty(flat.size, dtype=np.uint16)
-    for begin in range(0, flat.size, _CHUNK):
-        chunk = flat[begin : begin + _CHUNK]
+    for begin in range(0, flat.size, CHUNK):
+        chunk = flat[begin : begin + CHUNK]
         delta = noise(seed, name, chunk.size, begin).astype(np.float32)
         delta *= scale
         delta += chunk

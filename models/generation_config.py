@@ -1,0 +1,129 @@
+"""Defaults for generation that a checkpoint brings, each with the file it came from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from colibri.models.config import MixtralConfig, token_ids, wrong
+from colibri.models.json_file import read_object
+
+FILE_NAME = "generation_config.json"
+_BUILT_IN = "built-in default"
+
+_NEUTRAL: Mapping[str, object] = {
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "num_beams": 1,
+    "num_beam_groups": 1,
+    "diversity_penalty": 0.0,
+    "length_penalty": 1.0,
+    "penalty_alpha": None,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "min_p": None,
+    "min_length": 0,
+    "min_new_tokens": None,
+    "bad_words_ids": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "guidance_scale": None,
+    "sequence_bias": None,
+    "stop_strings": None,
+}
+"""Settings of transformers that change its text and are not implemented, with the value at which they do
+nothing.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """What a request gets where it says nothing.
+
+    `temperature` 0: greedy; `top_p` 1 and `top_k` 0: off; `max_new_tokens` None: up to the context's end;
+    `eos`: ids that end a text. `sources`: file of each field, or 'built-in default'. `ignored`: settings of
+    the file that have no effect here, for the operator to be told.
+    """
+
+    temperature: float
+    top_p: float
+    top_k: int
+    max_new_tokens: int | None
+    eos: tuple[int, ...]
+    sources: Mapping[str, str]
+    ignored: tuple[str, ...]
+
+
+def load_generation_defaults(folder: Path, config: MixtralConfig) -> GenerationDefaults:
+    """Defaults of the checkpoint in `folder`; generation_config.json may be missing.
+
+    As in transformers, temperature, top_p and top_k count only if `do_sample` is true. Raises CheckpointError
+    naming the field for a value out of range.
+    """
+    path = folder / FILE_NAME
+    return parse_generation_config(read_object(path) if path.exists() else {}, config)
+
+
+def parse_generation_config(raw: Mapping[str, Any], config: MixtralConfig) -> GenerationDefaults:
+    """As `load_generation_defaults`, from the object in the file."""
+    sources = dict.fromkeys(("temperature", "top_p", "top_k", "max_new_tokens", "eos"), _BUILT_IN)
+
+    def taken(field: str, name: str | None = None) -> Any:
+        value = raw.get(field)
+        if value is not None:
+            sources[name or field] = FILE_NAME
+        return value
+
+    sample = raw.get("do_sample")
+    if sample is not None and not isinstance(sample, bool):
+        raise wrong("do_sample", "true or false", sample, FILE_NAME)
+    temperature, top_p, top_k = 0.0, 1.0, 0
+    if sample:
+        sources["temperature"] = FILE_NAME
+        temperature = _number("temperature", taken("temperature"), 1.0, 0.0, 100.0)
+        top_p = _number("top_p", taken("top_p"), 1.0, 0.0, 1.0)
+        if top_p == 0:
+            raise wrong("top_p", "a number above 0, at most 1", 0, FILE_NAME)
+        top_k = _count("top_k", taken("top_k"), 0) or 0
+    eos = token_ids(taken("eos_token_id", "eos"), "eos_token_id", config.vocab, FILE_NAME)
+    if raw.get("eos_token_id") is None and config.eos:
+        eos, sources["eos"] = config.eos, "config.json"
+    return GenerationDefaults(
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        max_new_tokens=_count("max_new_tokens", taken("max_new_tokens"), 1),
+        eos=eos,
+        sources=sources,
+        ignored=tuple(
+            name for name, neutral in _NEUTRAL.items() if raw.get(name, neutral) not in (neutral, None)
+        ),
+    )
+
+
+def _number(field: str, value: object, default: float, low: float, high: float) -> float:
+    if value is None:
+        return default
+    if (
+        not isinstance(value, int | float)
+        or isinstance(value, bool)
+        or not low <= value <= high
+        or math.isnan(value)
+    ):
+        raise wrong(field, f"a number from {low:g} to {high:g}", value, FILE_NAME)
+    return float(value)
+
+
+def _count(field: str, value: object, low: int) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value < 1 << 31:
+        raise wrong(field, f"an integer of at least {low}", value, FILE_NAME)
+    return value

@@ -1,0 +1,123 @@
+"""Names and shapes of a Mixtral checkpoint's tensors in the three layouts in use.
+
+transformers writes `block_sparse_moe.experts.N.w1/w2/w3` to disk (4 and 5 alike); 5 holds
+`mlp.experts.gate_up_proj` and `down_proj` in memory, and some tools save that; others spell each expert as
+`mlp.experts.N.gate_proj/up_proj/down_proj`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from math import prod
+
+from colibri.errors import CheckpointError
+from colibri.models.config import MixtralConfig
+from colibri.models.safetensors_writer import TensorSpec
+
+EMBEDDING = "model.embed_tokens.weight"
+FINAL_NORM = "model.norm.weight"
+LM_HEAD = "lm_head.weight"
+
+
+class ExpertLayout(enum.Enum):
+    """How a checkpoint stores its experts: one tensor per matrix (two spellings), or one 3-D tensor per
+    layer.
+    """
+
+    BLOCK_SPARSE = "block_sparse_moe.experts.N.w1/w2/w3"
+    PROJECTIONS = "mlp.experts.N.gate_proj/up_proj/down_proj"
+    FUSED = "mlp.experts.gate_up_proj/down_proj"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A matrix inside a stored tensor: elements `[first, first + size)` of it, row-major, as `shape`."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    first: int = 0
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+
+def detect_layout(names: Collection[str]) -> ExpertLayout:
+    """The layout that tensor names of layer 0 show. Raises CheckpointError if there is none of the three."""
+    for layout in ExpertLayout:
+        if _expert_tensor(layout, 0, 0, "gate") in names:
+            return layout
+    known = "; ".join(layout.value for layout in ExpertLayout)
+    raise CheckpointError(f"experts of layer 0: expected tensors named as one of: {known}; got none of them")
+
+
+def layer_prefix(layer: int) -> str:
+    """What the names of a layer's tensors begin with."""
+    return f"model.layers.{layer}."
+
+
+def gate_name(layout: ExpertLayout, layer: int) -> str:
+    """Name of the router's weight `[experts, hidden]`."""
+    block = "block_sparse_moe" if layout is ExpertLayout.BLOCK_SPARSE else "mlp"
+    return f"{layer_prefix(layer)}{block}.gate.weight"
+
+
+def expert_parts(
+    config: MixtralConfig, layout: ExpertLayout, layer: int, expert: int
+) -> tuple[Part, Part, Part]:
+    """Where the expert's gate `[ffn, hidden]`, up `[ffn, hidden]` and down `[hidden, ffn]` matrices lie."""
+    wide, narrow = (config.ffn, config.hidden), (config.hidden, config.ffn)
+    gate, up, down = (_expert_tensor(layout, layer, expert, role) for role in ("gate", "up", "down"))
+    if layout is not ExpertLayout.FUSED:
+        return Part(gate, wide), Part(up, wide), Part(down, narrow)
+    size = config.ffn * config.hidden
+    return (
+        Part(gate, wide, 2 * expert * size),
+        Part(up, wide, (2 * expert + 1) * size),
+        Part(down, narrow, expert * size),
+    )
+
+
+def model_tensors(config: MixtralConfig, layout: ExpertLayout) -> Iterator[TensorSpec]:
+    """Every tensor that the checkpoint must hold, in the order of the computation."""
+
+    def spec(name: str, *shape: int) -> TensorSpec:
+        return TensorSpec(name, config.dtype, shape)
+
+    h, q, kv = config.hidden, config.heads * config.head_dim, config.kv_heads * config.head_dim
+    yield spec(EMBEDDING, config.vocab, h)
+    for layer in range(config.layers):
+        p = layer_prefix(layer)
+        yield spec(p + "input_layernorm.weight", h)
+        yield spec(p + "self_attn.q_proj.weight", q, h)
+        yield spec(p + "self_attn.k_proj.weight", kv, h)
+        yield spec(p + "self_attn.v_proj.weight", kv, h)
+        yield spec(p + "self_attn.o_proj.weight", h, q)
+        yield spec(p + "post_attention_layernorm.weight", h)
+        yield spec(gate_name(layout, layer), config.experts, h)
+        if layout is ExpertLayout.FUSED:
+            yield spec(_expert_tensor(layout, layer, 0, "gate"), config.experts, 2 * config.ffn, h)
+            yield spec(_expert_tensor(layout, layer, 0, "down"), config.experts, h, config.ffn)
+        else:
+            for expert in range(config.experts):
+                gate, up, down = expert_parts(config, layout, layer, expert)
+                for part in (gate, down, up):
+                    yield spec(part.tensor, *part.shape)
+    yield spec(FINAL_NORM, h)
+    if not config.tied:
+        yield spec(LM_HEAD, config.vocab, h)
+
+
+def _expert_tensor(layout: ExpertLayout, layer: int, expert: int, role: str) -> str:
+    """Name of the tensor that holds the expert's matrix `role` ('gate', 'up', 'down')."""
+    p = layer_prefix(layer)
+    if layout is ExpertLayout.BLOCK_SPARSE:
+        return (
+            f"{p}block_sparse_moe.experts.{expert}.{ {'gate': 'w1', 'up': 'w3', 'down': 'w2'}[role] }.weight"
+        )
+    if layout is ExpertLayout.PROJECTIONS:
+        return f"{p}mlp.experts.{expert}.{role}_proj.weight"
+    return f"{p}mlp.experts.{'down_proj' if role == 'down' else 'gate_up_proj'}"
