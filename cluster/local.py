@@ -1,0 +1,329 @@
+"""LocalLauncher: expert workers as subprocesses of this machine, started, watched, and started anew when they
+die."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from colibri.cluster.child import WorkerProcess
+from colibri.cluster.cpu_list import format_cpu_list
+from colibri.cluster.expert_calls import load_experts
+from colibri.cluster.membership import MembershipPublisher
+from colibri.cluster.pinning_plan import WorkerPin
+from colibri.cluster.run_folder import RunFolder
+from colibri.deadline import Clock, Deadline
+from colibri.errors import ColibriError, InvalidInput, WorkerLost
+from colibri.placement import Directory, Placement, WorkerEndpoint
+
+#: (worker, experts loaded, experts to load, bytes loaded)
+Progress = Callable[[str, int, int, int], None]
+
+
+class WorkerState(enum.Enum):
+    STARTING = "starting"
+    LOADING = "loading"
+    SERVING = "serving"
+    WAITING = "waiting to be restarted"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """What every worker of a deployment shares. Times in seconds.
+
+    transport: 'unix' or 'tcp' (loopback, a free port). After a death the next life begins after `backoff_s`,
+    doubled from death to death up to `backoff_max_s`; a life of `stable_s` starts the count anew.
+    """
+
+    model: Path
+    compute_mode: str
+    transport: str = "unix"
+    backend: str = "cpu"
+    ready_timeout_s: float = 60.0
+    load_timeout_s: float = 1800.0
+    stop_grace_s: float = 5.0
+    backoff_s: float = 0.1
+    backoff_max_s: float = 10.0
+    stable_s: float = 60.0
+    run_folder_parent: Path | None = None
+    env: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.transport not in ("unix", "tcp"):
+            raise InvalidInput("transport", "unix or tcp", self.transport)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """`incarnation`, `pid`, `target`: of the present or last life. `cpus_allowed`, `isa`, `experts`,
+    `weight_bytes`: as the worker itself reports them once loaded. `deaths`: lives that ended by themselves;
+    `last_error`: how the last did."""
+
+    name: str
+    state: WorkerState
+    pin: WorkerPin
+    incarnation: int = 0
+    pid: int = 0
+    target: str = ""
+    cpus_allowed: tuple[int, ...] = ()
+    oversubscribed: bool = False
+    isa: str = ""
+    experts: int = 0
+    weight_bytes: int = 0
+    deaths: int = 0
+    last_error: str = ""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One worker by name, over all its lives."""
+
+    index: int
+    status: WorkerStatus
+    process: WorkerProcess | None = None
+    thread: threading.Thread | None = None
+    failure: ColibriError | None = None
+    loaded_once: threading.Event = field(default_factory=threading.Event)
+
+
+class LocalLauncher:
+    """Starts one process per name in `placement.workers`, pinned as `pins` says, and keeps it running.
+
+    `directory` follows them: a worker appears when its experts are loaded and is gone milliseconds after its
+    death. `log` gets one line per event and per line that a worker writes; it and `progress` are called from
+    several threads.
+    """
+
+    def __init__(
+        self,
+        options: LaunchOptions,
+        placement: Placement,
+        pins: tuple[WorkerPin, ...],
+        *,
+        progress: Progress = lambda worker, done, total, nbytes: None,
+        log: Callable[[str], None] = lambda line: None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        if len(pins) != len(placement.workers):
+            raise InvalidInput("pins", f"{len(placement.workers)}, one per worker", len(pins))
+        self._options = options
+        self._placement = placement
+        self._progress = progress
+        self._log = log
+        self._clock = clock
+        self._publisher = MembershipPublisher(placement)
+        self._incarnations = itertools.count(1)
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._folder: RunFolder | None = None
+        self._slots = [
+            _Slot(index, WorkerStatus(name, WorkerState.STOPPED, pin))
+            for index, (name, pin) in enumerate(zip(placement.workers, pins, strict=True))
+        ]
+
+    @property
+    def directory(self) -> Directory:
+        return self._publisher.directory
+
+    def start(self) -> Directory:
+        """Returns when every worker serves its experts.
+
+        Raises WorkerLost, DeadlineExpired or what loading failed with, after ending what had started.
+        """
+        try:
+            self.spawn()
+            return self.wait_serving()
+        except BaseException:
+            self.close()
+            raise
+
+    def spawn(self) -> None:
+        """The first half of `start`: the workers are under way, and the caller may do other work
+        meanwhile."""
+        if self._folder is not None or self._closing.is_set():
+            raise InvalidInput("launcher", "one that was never started", "one that was")
+        self._folder = RunFolder(self._options.run_folder_parent)
+        for slot in self._slots:
+            slot.thread = threading.Thread(
+                target=self._keep_running, args=(slot,), name=f"colibri-keep-{slot.status.name}", daemon=True
+            )
+            slot.thread.start()
+
+    def wait_serving(self) -> Directory:
+        """The second half: returns when every worker has loaded its experts, raises as `start` but ends
+        nothing."""
+        bound = Deadline.after(self._options.ready_timeout_s + self._options.load_timeout_s, self._clock)
+        for slot in self._slots:
+            if not slot.loaded_once.wait(bound.remaining(self._clock)):
+                raise WorkerLost(f"worker {slot.status.name} was not up in time", peer=slot.status.name)
+            if slot.failure is not None:
+                raise slot.failure
+        return self.directory
+
+    def status(self) -> tuple[WorkerStatus, ...]:
+        """Of each worker, in the placement's order."""
+        with self._lock:
+            return tuple(slot.status for slot in self._slots)
+
+    def close(self) -> None:
+        """Ends every worker and removes sockets and folder. Returns when nothing is left; may be called
+        twice."""
+        self._closing.set()
+        with self._lock:
+            running = [slot.process for slot in self._slots if slot.process is not None]
+        for process in running:
+            process.terminate()  # all at once, so that the graces run side by side
+        for process in running:
+            process.stop(self._options.stop_grace_s)
+        for slot in self._slots:
+            if slot.thread is not None:
+                slot.thread.join(self._options.stop_grace_s + 15.0)
+        if self._folder is not None:
+            self._folder.close()
+
+    def __enter__(self) -> LocalLauncher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _keep_running(self, slot: _Slot) -> None:
+        """The whole life of a slot, on its own thread: which also is the parent that its workers die with."""
+        name, backoff = slot.status.name, self._options.backoff_s
+        while not self._closing.is_set():
+            served_since = None
+            try:
+                process = self._spawn(slot)
+                if process is None:
+                    break
+                self._bring_up(slot, process)
+                served_since = self._clock()
+                slot.loaded_once.set()
+                process.wait_exit()
+                raise process.lost("while it served")
+            except (ColibriError, OSError) as error:
+                failure = (
+                    error if isinstance(error, ColibriError) else WorkerLost(f"{name}: {error}", peer=name)
+                )
+            finally:
+                self._end(slot)
+            if self._closing.is_set():
+                break
+            if not slot.loaded_once.is_set():
+                slot.failure = failure
+                slot.loaded_once.set()
+                break
+            if served_since is not None and self._clock() - served_since >= self._options.stable_s:
+                backoff = self._options.backoff_s
+            deaths = slot.status.deaths + 1
+            self._note(slot, state=WorkerState.WAITING, deaths=deaths, last_error=failure.message)
+            self._log(f"{failure.message}; starting it again in {backoff:g} s")
+            self._closing.wait(backoff)
+            backoff = min(2 * backoff, self._options.backoff_max_s)
+        self._note(slot, state=WorkerState.STOPPED)
+        slot.loaded_once.set()
+
+    def _spawn(self, slot: _Slot) -> WorkerProcess | None:
+        """None once the launcher closes: decided under the lock, so that `close` sees every process there
+        is."""
+        incarnation = next(self._incarnations)
+        argv = self._command(slot, incarnation)
+        with self._lock:
+            if self._closing.is_set():
+                return None
+            slot.process = WorkerProcess(
+                slot.status.name,
+                incarnation,
+                argv,
+                log=self._log,
+                on_exit=self._ended,
+                env=self._options.env,
+            )
+        self._note(slot, state=WorkerState.STARTING, incarnation=incarnation, pid=slot.process.pid, target="")
+        return slot.process
+
+    def _bring_up(self, slot: _Slot, process: WorkerProcess) -> None:
+        name = process.name
+        ready = process.wait_ready(self._options.ready_timeout_s)
+        self._note(slot, state=WorkerState.LOADING, target=ready.target)
+        endpoint = WorkerEndpoint(name, process.incarnation, ready.target)
+        try:
+            reply = load_experts(
+                endpoint,
+                self._placement.experts_of(slot.index),
+                self._placement.epoch,
+                Deadline.after(self._options.load_timeout_s, self._clock),
+                lambda done, total, nbytes: self._progress(name, done, total, nbytes),
+            )
+        except WorkerLost:
+            if process.wait_exit(1.0):
+                raise process.lost("while it loaded") from None  # says more than the broken connection does
+            raise
+        allowed = tuple(reply.cpus_allowed)
+        if allowed != slot.status.pin.cpus:
+            asked, got = format_cpu_list(slot.status.pin.cpus), format_cpu_list(allowed)
+            self._log(f"worker {name}: asked for CPUs {asked}, the kernel gave {got}")
+        self._note(
+            slot,
+            state=WorkerState.SERVING,
+            cpus_allowed=allowed,
+            oversubscribed=reply.oversubscribed,
+            isa=reply.isa,
+            experts=reply.experts_loaded,
+            weight_bytes=reply.weight_bytes,
+        )
+        self._publisher.add(endpoint)
+        if process.returncode is not None:  # it died before there was an endpoint to remove
+            self._publisher.remove(name, process.incarnation)
+
+    def _ended(self, process: WorkerProcess) -> None:
+        self._publisher.remove(process.name, process.incarnation)
+
+    def _end(self, slot: _Slot) -> None:
+        if slot.process is None:
+            return
+        slot.process.stop(self._options.stop_grace_s)
+        self._publisher.remove(slot.status.name, slot.process.incarnation)
+        socket = self._socket(slot, slot.process.incarnation)
+        with self._lock:
+            slot.process = None
+        socket.unlink(missing_ok=True)  # a killed worker could not
+
+    def _socket(self, slot: _Slot, incarnation: int) -> Path:
+        if self._folder is None:
+            raise RuntimeError("the folder is made before any worker starts")
+        return self._folder.path / f"{slot.index}.{incarnation}.sock"
+
+    def _command(self, slot: _Slot, incarnation: int) -> list[str]:
+        unix = self._options.transport == "unix"
+        pin = slot.status.pin
+        return [
+            sys.executable,
+            "-P",  # a file of the user's in the working directory must not stand in for a module
+            "-m",
+            "colibri.cli.main",
+            "expert",
+            str(self._options.model),
+            f"--name={slot.status.name}",
+            f"--incarnation={incarnation}",
+            f"--listen=unix:{self._socket(slot, incarnation)}" if unix else "--listen=127.0.0.1:0",
+            f"--compute-mode={self._options.compute_mode}",
+            f"--backend={self._options.backend}",
+            f"--threads={pin.threads}",
+            f"--cpus={format_cpu_list(pin.cpus)}",
+            f"--numa-node={pin.numa_node}",
+            f"--parent-pid={os.getpid()}",
+            *(["--oversubscribed"] if pin.oversubscribed else []),
+        ]
+
+    def _note(self, slot: _Slot, **changes: object) -> None:
+        with self._lock:
+            slot.status = replace(slot.status, **changes)  # type: ignore[arg-type]

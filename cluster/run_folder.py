@@ -1,0 +1,53 @@
+"""The folder that holds a launcher's sockets: one per launcher, gone when it closes.
+
+A launcher that is killed cannot tidy up, so the next one does: each folder holds a lock file whose lock the
+kernel drops with its owner, and folders whose lock is free belong to nobody.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+_PREFIX = "colibri-run-"
+_LOCK = "owner.lock"
+
+
+class RunFolder:
+    """A new private folder (mode 0700) below `parent`, by default the system's folder for temporary files."""
+
+    def __init__(self, parent: Path | None = None) -> None:
+        root = Path(tempfile.gettempdir()) if parent is None else parent
+        sweep(root)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+        self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def close(self) -> None:
+        """Removes the folder and all in it. May be called twice."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def sweep(root: Path) -> None:
+    """Remove the folders of this user whose owner is dead."""
+    for folder in root.glob(f"{_PREFIX}*"):
+        try:
+            if folder.stat().st_uid != os.getuid():
+                continue
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue  # just being made or just being removed by its owner
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue  # its owner lives
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
