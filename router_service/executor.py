@@ -1,0 +1,99 @@
+"""How a plan's dispatches become unit rows: the interface, and its in-process form."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from colibri.deadline import Deadline
+from colibri.errors import ColibriError
+from colibri.kernels.api import F32, U32, Array, UnitBatch
+from colibri.placement import Membership
+from colibri.router_service.plan_types import Dispatch, LayerPlan
+from colibri.router_service.stats import ExchangeTimes, Recorder
+
+#: run_units(layer, rows [R, hidden], batch) -> (fp32 [U, hidden], unit_status u32 [U] of UnitStatus).
+RunUnits = Callable[[int, Array, UnitBatch], tuple[F32, U32]]
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    """One dispatch's answer. rows fp32 [U, hidden], weighted; unit_status u32 [U] of UnitStatus, or empty:
+    all OK."""
+
+    rows: F32
+    unit_status: U32
+
+
+class ExpertExecutor(Protocol):
+    """Runs the dispatches of one layer. Safe to call from several threads."""
+
+    def run(
+        self,
+        layer: int,
+        x: Array,
+        plan: LayerPlan,
+        membership: Membership,
+        deadline: Deadline,
+        priority: int,
+    ) -> list[PartResult | ColibriError]:
+        """x [rows, hidden] in the row dtype. One result per dispatch, in their order; an error concerns
+        that dispatch alone. Every dispatch is under way before any result is waited for, and every wait is
+        bounded."""
+        ...
+
+    def times(self) -> ExchangeTimes:
+        """Sums since the start."""
+        ...
+
+    def close(self) -> None:
+        """Ends threads and sockets. May be called twice."""
+        ...
+
+
+def rows_of(x: Array, dispatch: Dispatch) -> Array:
+    """The rows a dispatch sends, C-contiguous: `x` itself when that is all of them."""
+    return x if len(dispatch.rows) == len(x) else x[dispatch.rows]
+
+
+class LocalExecutor:
+    """The same routine as the workers', in this process: the oracle of every equality claim."""
+
+    def __init__(self, run_units: RunUnits) -> None:
+        self._run_units = run_units
+        self._times = Recorder(ExchangeTimes())
+
+    def run(
+        self,
+        layer: int,
+        x: Array,
+        plan: LayerPlan,
+        membership: Membership,
+        deadline: Deadline,
+        priority: int,
+    ) -> list[PartResult | ColibriError]:
+        start = time.perf_counter()
+        results: list[PartResult | ColibriError] = []
+        failed = 0
+        for dispatch in plan.dispatches:
+            try:
+                rows, status = self._run_units(layer, rows_of(x, dispatch), dispatch.batch)
+            except ColibriError as error:
+                results.append(error)
+                failed += 1
+            else:
+                results.append(PartResult(rows, status))
+        spent = time.perf_counter() - start
+        messages = len(plan.dispatches)
+        self._times.add(
+            ExchangeTimes(1, messages, failed_messages=failed, wait_s=spent, worker_compute_s=spent)
+        )
+        return results
+
+    def times(self) -> ExchangeTimes:
+        return self._times.snapshot()
+
+    def close(self) -> None:
+        return None

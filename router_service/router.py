@@ -1,0 +1,148 @@
+"""MoeRouter: one MoE layer over a batch of rows: gate, plan, exchange, merge."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from colibri.deadline import Deadline
+from colibri.errors import BadRow, ColibriError, InvalidInput
+from colibri.kernels.api import F32, MAX_TOP_K, Array, Backend, ComputeMode, GateResult, PackedLinear
+from colibri.placement import Directory, Placement
+from colibri.router_service.executor import ExpertExecutor, PartResult
+from colibri.router_service.plan import OwnerTable, plan_rows
+from colibri.router_service.plan_types import LayerPlan
+from colibri.router_service.stats import ExchangeTimes, Recorder, RouterTimes
+
+_ROW_DTYPES = {ComputeMode.FP32: np.dtype(np.float32), ComputeMode.BF16: np.dtype(np.uint16)}
+
+
+@dataclass(frozen=True, slots=True)
+class MoeResult:
+    """rows fp32 [rows, hidden]: merged, without the residual, zero for failed rows; failed: row -> why."""
+
+    rows: F32
+    failed: Mapping[int, ColibriError]
+    epoch: int
+
+
+class MoeRouter:
+    """Thread-safe. `gates`: one per layer, [experts, hidden]; the placement in use is read once per call,
+    so that a new one takes effect at a layer boundary."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        mode: ComputeMode,
+        gates: Sequence[PackedLinear],
+        top_k: int,
+        directory: Directory,
+        executor: ExpertExecutor,
+    ) -> None:
+        if not gates:
+            raise InvalidInput("gates", "one per layer", "none")
+        for layer, gate in enumerate(gates):
+            if (gate.n, gate.k) != (gates[0].n, gates[0].k):
+                expected = f"[{gates[0].n}, {gates[0].k}] as in layer 0"
+                raise InvalidInput(f"gates[{layer}]", expected, [gate.n, gate.k])
+        if not 1 <= top_k <= min(MAX_TOP_K, gates[0].n):
+            raise InvalidInput("top_k", f"1 to {min(MAX_TOP_K, gates[0].n)}", top_k)
+        self.mode = mode
+        self.top_k = top_k
+        self.layers = len(gates)
+        self.experts = gates[0].n
+        self.hidden = gates[0].k
+        self.directory = directory
+        self._backend = backend
+        self._gates = tuple(gates)
+        self._executor = executor
+        self._row_dtype = _ROW_DTYPES[mode]
+        self._times = Recorder(RouterTimes())
+        self._tables: tuple[Placement, dict[int, OwnerTable]] | None = None
+
+    def gate(self, layer: int, x: Array) -> GateResult:
+        """x [rows, hidden] in the mode's row dtype (fp32, or bf16 as uint16). Raises InvalidInput."""
+        self._check(layer, x)
+        return self._backend.gate(x, self._gates[layer], self.top_k)
+
+    def forward(self, layer: int, x: Array, deadline: Deadline | None = None, priority: int = 0) -> MoeResult:
+        """x as in `gate`: rows after the layer's second norm. Raises InvalidInput; all else fails single
+        rows."""
+        self._check(layer, x)
+        membership = self.directory.current()
+        placement = membership.placement
+        t0 = time.perf_counter()
+        gate = self._backend.gate(x, self._gates[layer], self.top_k)
+        t1 = time.perf_counter()
+        plan = plan_rows(gate, self._table(placement, layer))
+        t2 = time.perf_counter()
+        results = self._executor.run(layer, x, plan, membership, deadline or Deadline(), priority)
+        t3 = time.perf_counter()
+        failed = _failed_rows(layer, gate, plan, results)
+        rows = self._merge(plan, results, len(x))
+        if failed:
+            rows[list(failed)] = 0
+        t4 = time.perf_counter()
+        self._times.add(RouterTimes(1, len(x), len(failed), t1 - t0, t2 - t1, t3 - t2, t4 - t3))
+        return MoeResult(rows, failed, placement.epoch)
+
+    def times(self) -> RouterTimes:
+        """Sums since the start."""
+        return self._times.snapshot()
+
+    def exchange_times(self) -> ExchangeTimes:
+        """The executor's share of them."""
+        return self._executor.times()
+
+    def _check(self, layer: int, x: Array) -> None:
+        if not 0 <= layer < self.layers:
+            raise InvalidInput("layer", f"0 to {self.layers - 1}", layer)
+        if x.dtype != self._row_dtype or x.ndim != 2 or x.shape[1] != self.hidden:
+            expected = f"{self._row_dtype} [rows, {self.hidden}] ({self.mode.value} mode)"
+            raise InvalidInput("x", expected, f"{x.dtype} {list(x.shape)}")
+
+    def _table(self, placement: Placement, layer: int) -> OwnerTable:
+        tables = self._tables
+        if tables is None or tables[0] is not placement:
+            if (placement.layers, placement.experts) != (self.layers, self.experts):
+                expected = f"{self.layers} layers of {self.experts} experts"
+                raise InvalidInput("placement", expected, f"{placement.layers} of {placement.experts}")
+            tables = self._tables = (placement, {})
+        table = tables[1].get(layer)
+        if table is None:
+            table = tables[1][layer] = OwnerTable.of(placement.owner(layer), len(placement.workers))
+        return table
+
+    def _merge(self, plan: LayerPlan, results: Sequence[PartResult | ColibriError], rows: int) -> F32:
+        if not plan.dispatches:
+            return np.zeros((rows, self.hidden), dtype=np.float32)
+        parts = [
+            np.zeros((len(dispatch.unit_row), self.hidden), dtype=np.float32)
+            if isinstance(result, ColibriError)
+            else result.rows
+            for dispatch, result in zip(plan.dispatches, results, strict=True)
+        ]
+        return self._backend.merge(parts, plan.part, plan.index, plan.row_offsets)
+
+
+def _failed_rows(
+    layer: int, gate: GateResult, plan: LayerPlan, results: Sequence[PartResult | ColibriError]
+) -> dict[int, ColibriError]:
+    """Rows without a valid sum, each with its first reason: a bad row, then the lowest worker's."""
+    failed: dict[int, ColibriError] = {}
+    if not gate.ok.all():
+        for row in np.flatnonzero(~gate.ok).tolist():
+            failed[row] = BadRow(
+                f"layer {layer}, row {row}: expected finite values and gate logits, got NaN or Inf"
+            )
+    for dispatch, result in zip(plan.dispatches, results, strict=True):
+        if isinstance(result, ColibriError):
+            for row in dispatch.rows.tolist():
+                failed.setdefault(row, result)
+        elif result.unit_status.any():
+            for row in dispatch.unit_row[result.unit_status != 0].tolist():
+                failed.setdefault(row, BadRow(f"layer {layer}, row {row}: the worker found NaN or Inf in it"))
+    return failed

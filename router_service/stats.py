@@ -1,0 +1,72 @@
+"""Where a layer's time goes: sums kept cheaply, read as snapshots by benchmarks and status pages."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, fields, replace
+from typing import Generic, TypeVar
+
+
+@dataclass(slots=True)
+class RouterTimes:
+    """Sums over the layers done. Seconds; `exchange_s` is the executor's whole share."""
+
+    layers: int = 0
+    rows: int = 0
+    failed_rows: int = 0
+    gate_s: float = 0.0
+    plan_s: float = 0.0
+    exchange_s: float = 0.0
+    merge_s: float = 0.0
+
+
+@dataclass(slots=True)
+class ExchangeTimes:
+    """Sums over the messages of an executor. Seconds and bytes.
+
+    write_s: from the first row copied to the last message handed to its link; wait_s: from there to the
+    last answer. worker_queue_s, worker_compute_s: as the workers reported. late_replies: answers that
+    nobody waited for any more.
+    """
+
+    exchanges: int = 0
+    messages: int = 0
+    failed_messages: int = 0
+    late_replies: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    write_s: float = 0.0
+    wait_s: float = 0.0
+    worker_queue_s: float = 0.0
+    worker_compute_s: float = 0.0
+
+
+Times = TypeVar("Times", RouterTimes, ExchangeTimes)
+
+
+class Recorder(Generic[Times]):
+    """Adds up `Times` from several threads."""
+
+    def __init__(self, zero: Times) -> None:
+        self._lock = threading.Lock()
+        self._sum: Times = zero
+
+    def add(self, times: Times) -> None:
+        with self._lock:
+            self._sum = plus(self._sum, times)
+
+    def snapshot(self) -> Times:
+        with self._lock:
+            return replace(self._sum)
+
+
+def plus(a: Times, b: Times) -> Times:
+    """Field by field."""
+    total: Times = type(a)(*(getattr(a, f.name) + getattr(b, f.name) for f in fields(a)))
+    return total
+
+
+def minus(a: Times, b: Times) -> Times:
+    """Field by field: what happened between the snapshots `b` and `a`."""
+    change: Times = type(a)(*(getattr(a, f.name) - getattr(b, f.name) for f in fields(a)))
+    return change
