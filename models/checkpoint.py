@@ -42,7 +42,9 @@ _IGNORED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 
 @dataclass(frozen=True, slots=True)
 class AttentionWeights:
-    """`q` [heads * head_dim, hidden]; `k`, `v` [kv_heads * head_dim, hidden]; `o` [hidden, heads * head_dim]."""
+    """`q` [heads * head_dim, hidden], `k` and `v` [kv_heads * head_dim, hidden], `o` [hidden, heads *
+    head_dim].
+    """
 
     q: Array
     k: Array
@@ -168,7 +170,7 @@ class Checkpoint:
 
     def _placed_parts(self) -> Iterator[PlacedPart]:
         """Every matrix under its most common name, wherever this checkpoint keeps it."""
-        for spec in model_tensors(self.config, ExpertLayout.BLOCK_SPARSE):
+        for spec in model_tensors(self.config, ExpertLayout.PER_EXPERT):
             pieces = spec.name.split(".")
             part = Part(spec.name, spec.shape)
             if "block_sparse_moe" in pieces:

@@ -61,7 +61,7 @@ def demo_config(shape: LlamaShape, vocabulary: GgufVocabulary) -> dict[str, obje
 
 def demo_specs(config: dict[str, object]) -> list[TensorSpec]:
     """Every tensor of the demo model, in file order, with the names that Mixtral checkpoints have on disk."""
-    return list(model_tensors(parse_config(config), ExpertLayout.BLOCK_SPARSE))
+    return list(model_tensors(parse_config(config), ExpertLayout.PER_EXPERT))
 
 
 class DemoWeights:

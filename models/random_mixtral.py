@@ -47,7 +47,7 @@ class RandomMixtral:
     rope_theta: float = 1e6
     dtype: str = "bf16"
     tied: bool = False
-    layout: ExpertLayout = ExpertLayout.BLOCK_SPARSE
+    layout: ExpertLayout = ExpertLayout.PER_EXPERT
     router_std: float = 1.0
     seed: int = 0
     shard_mb: int = 1024
@@ -110,8 +110,7 @@ class _Draw:
             matrices = ("w1", "w3") if pieces[-1] == "gate_up_proj" else ("w2",)
             return np.stack([self._expert(int(pieces[2]), e, matrices) for e in range(spec.shape[0])])
         if "experts" in pieces:
-            matrix = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}.get(pieces[6], pieces[6])
-            return self._expert(int(pieces[2]), int(pieces[5]), (matrix,))
+            return self._expert(int(pieces[2]), int(pieces[5]), (pieces[6],))
         if pieces[-2] == "gate":
             name = f"model.layers.{pieces[2]}.block_sparse_moe.gate.weight"
         return self._round(normal_like(self._params.seed, name, spec.shape, self._std(name)))
@@ -196,7 +195,7 @@ def main() -> None:
             parser.add_argument(flag, action="store_true")
         elif isinstance(field.default, ExpertLayout):
             parser.add_argument(
-                flag, choices=[layout.name.lower() for layout in ExpertLayout], default="block_sparse"
+                flag, choices=[layout.name.lower() for layout in ExpertLayout], default="per_expert"
             )
         else:
             kind = int if field.default is None else type(field.default)

@@ -61,7 +61,7 @@ def _weight_map(index: Path) -> Mapping[str, str]:
     for tensor, name in weight_map.items():
         if not isinstance(name, str) or not _is_plain_name(name):
             raise CheckpointError(
-                f"{index}: weight_map: {tensor:.200}: expected the name of a .safetensors file in this folder, "
+                f"{index}: weight_map: {tensor:.200}: expected the plain name of a .safetensors file, "
                 f"got {name!r:.200}"
             )
     return weight_map

@@ -1,8 +1,7 @@
-"""Names and shapes of a Mixtral checkpoint's tensors in the three layouts in use.
+"""Names and shapes of a Mixtral checkpoint's tensors in the two layouts in use.
 
-transformers writes `block_sparse_moe.experts.N.w1/w2/w3` to disk (4 and 5 alike); 5 holds
-`mlp.experts.gate_up_proj` and `down_proj` in memory, and some tools save that; others spell each expert as
-`mlp.experts.N.gate_proj/up_proj/down_proj`.
+transformers, 4 and 5 alike, writes `block_sparse_moe.experts.N.w1/w2/w3`; 5 holds `mlp.experts.gate_up_proj`
+(gate rows first) and `mlp.experts.down_proj` in memory, and reads and some tools write that too.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ LM_HEAD = "lm_head.weight"
 
 
 class ExpertLayout(enum.Enum):
-    """How a checkpoint stores its experts: one tensor per matrix (two spellings), or one 3-D tensor per
+    """How a checkpoint stores its experts: a tensor for each matrix, or 3-D tensors with all experts of a
     layer.
     """
 
-    BLOCK_SPARSE = "block_sparse_moe.experts.N.w1/w2/w3"
-    PROJECTIONS = "mlp.experts.N.gate_proj/up_proj/down_proj"
+    PER_EXPERT = "block_sparse_moe.experts.N.w1/w2/w3"
     FUSED = "mlp.experts.gate_up_proj/down_proj"
 
 
@@ -46,12 +44,12 @@ class Part:
 
 
 def detect_layout(names: Collection[str]) -> ExpertLayout:
-    """The layout that tensor names of layer 0 show. Raises CheckpointError if there is none of the three."""
+    """The layout that tensor names of layer 0 show. Raises CheckpointError if there is neither."""
     for layout in ExpertLayout:
         if _expert_tensor(layout, 0, 0, "gate") in names:
             return layout
     known = "; ".join(layout.value for layout in ExpertLayout)
-    raise CheckpointError(f"experts of layer 0: expected tensors named as one of: {known}; got none of them")
+    raise CheckpointError(f"experts of layer 0: expected tensors named as one of: {known}; got neither")
 
 
 def layer_prefix(layer: int) -> str:
@@ -61,7 +59,7 @@ def layer_prefix(layer: int) -> str:
 
 def gate_name(layout: ExpertLayout, layer: int) -> str:
     """Name of the router's weight `[experts, hidden]`."""
-    block = "block_sparse_moe" if layout is ExpertLayout.BLOCK_SPARSE else "mlp"
+    block = "block_sparse_moe" if layout is ExpertLayout.PER_EXPERT else "mlp"
     return f"{layer_prefix(layer)}{block}.gate.weight"
 
 
@@ -114,10 +112,7 @@ def model_tensors(config: MixtralConfig, layout: ExpertLayout) -> Iterator[Tenso
 def _expert_tensor(layout: ExpertLayout, layer: int, expert: int, role: str) -> str:
     """Name of the tensor that holds the expert's matrix `role` ('gate', 'up', 'down')."""
     p = layer_prefix(layer)
-    if layout is ExpertLayout.BLOCK_SPARSE:
-        return (
-            f"{p}block_sparse_moe.experts.{expert}.{ {'gate': 'w1', 'up': 'w3', 'down': 'w2'}[role] }.weight"
-        )
-    if layout is ExpertLayout.PROJECTIONS:
-        return f"{p}mlp.experts.{expert}.{role}_proj.weight"
+    if layout is ExpertLayout.PER_EXPERT:
+        matrix = {"gate": "w1", "up": "w3", "down": "w2"}[role]
+        return f"{p}block_sparse_moe.experts.{expert}.{matrix}.weight"
     return f"{p}mlp.experts.{'down_proj' if role == 'down' else 'gate_up_proj'}"

@@ -1,0 +1,104 @@
+"""Text to token ids and back, by the `tokenizers` library and the checkpoint's tokenizer.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from colibri.errors import CheckpointError, InvalidInput
+from colibri.models.config import MixtralConfig, wrong
+from colibri.models.json_file import read_bounded, read_object
+
+TOKENIZER_NAME = "tokenizer.json"
+CONFIG_NAME = "tokenizer_config.json"
+_MAX_TOKENIZER_BYTES = 128 << 20
+_MAX_CONFIG_BYTES = 16 << 20
+
+
+class Tokenizer:
+    """A checkpoint's tokenizer; safe to share between threads.
+
+    `vocab`: number of ids it knows; `special`: ids of control tokens; `bos`: id or None; `add_bos`: whether a
+    plain text begins with it; `bos_text`, `eos_text`: how these read in a chat template.
+    """
+
+    def __init__(
+        self, inner: tokenizers.Tokenizer, settings: dict[str, Any], config: MixtralConfig | None = None
+    ) -> None:
+        # Whatever tokenizer.json was saved with: prompts are checked against limits, never cut silently.
+        inner.no_truncation()
+        inner.no_padding()
+        self._inner = inner
+        self.vocab = inner.get_vocab_size(with_added_tokens=True)
+        if config is not None and self.vocab > config.vocab:
+            raise wrong(
+                "vocabulary", f"at most vocab_size = {config.vocab} tokens", self.vocab, TOKENIZER_NAME
+            )
+        added = inner.get_added_tokens_decoder()
+        self.special = frozenset(i for i, token in added.items() if token.special)
+        self.bos_text = _token_text(settings, "bos_token")
+        self.eos_text = _token_text(settings, "eos_token")
+        self.bos = inner.token_to_id(self.bos_text) if self.bos_text else config.bos if config else None
+        self.add_bos = self._bos_rule(settings)
+
+    @classmethod
+    def load(cls, folder: str | Path, config: MixtralConfig | None = None) -> Tokenizer:
+        """From tokenizer.json and, if there is one, tokenizer_config.json of a checkpoint folder.
+
+        Raises CheckpointError if a file is missing, damaged, too large or holds more tokens than the model.
+        """
+        path = Path(folder) / TOKENIZER_NAME
+        raw = read_bounded(path, _MAX_TOKENIZER_BYTES)
+        try:
+            inner = tokenizers.Tokenizer.from_buffer(raw)
+        except Exception as error:  # the library raises plain Exception
+            raise CheckpointError(f"{path}: not a tokenizer: {error}") from error
+        settings_path = Path(folder) / CONFIG_NAME
+        settings = read_object(settings_path, _MAX_CONFIG_BYTES) if settings_path.exists() else {}
+        return cls(inner, settings, config)
+
+    def encode(self, text: str, add_special: bool = True) -> list[int]:
+        """Token ids of `text`. Control tokens spelled out in it become their ids, as everywhere.
+
+        With `add_special`, the text begins with exactly one BOS if the checkpoint wants one at all: none is
+        added before one that is there. Nothing is ever put at the end. Rendered chat templates write their
+        own BOS: pass False. Raises InvalidInput for text that is no valid Unicode.
+        """
+        try:
+            ids = list(self._inner.encode(text, add_special_tokens=False).ids)
+        except UnicodeEncodeError as error:
+            raise InvalidInput("text", "valid Unicode without lone surrogates", error.reason) from None
+        if add_special and self.add_bos and self.bos is not None and ids[:1] != [self.bos]:
+            ids.insert(0, self.bos)
+        return ids
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """Text of the ids; bytes that are no UTF-8 become U+FFFD. Raises InvalidInput for an id out of range."""
+        for i in ids:
+            if not 0 <= i < 1 << 32:
+                raise InvalidInput("ids", "token ids, which are never negative and have 32 bits", i)
+        return self._inner.decode(list(ids), skip_special_tokens=skip_special)
+
+    def _bos_rule(self, settings: dict[str, Any]) -> bool:
+        stated = settings.get("add_bos_token")
+        if stated is not None:
+            if not isinstance(stated, bool):
+                raise wrong("add_bos_token", "true or false", stated, CONFIG_NAME)
+            if stated and self.bos is None:
+                raise wrong("bos_token", "a token, since add_bos_token is true", self.bos_text, CONFIG_NAME)
+            return stated
+        # Silent configuration: what the file's own post-processor does to an empty text.
+        return self.bos is not None and self._inner.encode("").ids[:1] == [self.bos]
+
+
+def _token_text(settings: dict[str, Any], field: str) -> str | None:
+    """A special token in tokenizer_config.json: a string, or an object with its text in `content`."""
+    value = settings.get(field)
+    if isinstance(value, dict):
+        value = value.get("content")
+    if value is not None and not isinstance(value, str):
+        raise wrong(field, "a string or an object with `content`", value, CONFIG_NAME)
+    return value
