@@ -1,8 +1,8 @@
 """Chat templates: Jinja in a sandbox, with the functions that templates on the Hugging Face hub rely on.
 
-A template is a program from a stranger: it runs in Jinja's immutable sandbox, sees plain data only, and its
-source and its output are bounded. What it may still do is loop for long without output; Jinja limits `range`
-to 100,000.
+A template is a program that comes with the checkpoint: it runs in Jinja's immutable sandbox, sees plain data
+only, and its source and output are bounded. What it can still do is compute for long (`range` ends at
+100,000) or make one huge string.
 """
 
 from __future__ import annotations
@@ -74,17 +74,10 @@ class ChatTemplate:
                 if size > _MAX_OUTPUT:
                     raise InvalidInput("messages", f"a prompt of at most {_MAX_OUTPUT} characters", "more")
                 parts.append(part)
-        except (
-            jinja2.TemplateError,
-            TypeError,
-            ValueError,
-            ArithmeticError,
-            LookupError,
-            RecursionError,
-        ) as error:
-            raise InvalidInput(
-                "messages", "what the checkpoint's chat template accepts", f"its error: {error}"
-            ) from error
+        except InvalidInput:
+            raise
+        except Exception as error:  # a stranger's program may raise anything
+            raise InvalidInput("messages", "what the chat template accepts", f"its error: {error}") from error
         return "".join(parts)
 
 
@@ -140,9 +133,7 @@ def _checked(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     plain = []
     for i, message in enumerate(messages):
         if set(message) != {"role", "content"}:
-            raise InvalidInput(
-                f"messages[{i}]", "role and content", ", ".join(map(str, message)) or "nothing"
-            )
+            raise InvalidInput(f"messages[{i}]", "role and content", sorted(map(str, message)))
         for field in ("role", "content"):
             if type(message[field]) is not str:
                 raise InvalidInput(f"messages[{i}].{field}", "a string", type(message[field]).__name__)

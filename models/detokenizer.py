@@ -25,7 +25,7 @@ class IncrementalDetokenizer:
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._ids = list(context[-_CONTEXT:])
-        # Text up to `_sent` characters of the window `_ids` has been given out; ids from `_settled` on are still held.
+        # The first `_sent` characters of the window's text are given out; ids from `_settled` on are held.
         self._settled = len(self._ids)
         self._sent = len(self._text().rstrip(_REPLACEMENT))
 
@@ -42,7 +42,7 @@ class IncrementalDetokenizer:
             self._sent = len(self._text())
             return piece
         if len(self._ids) - self._settled > _MAX_HELD:
-            # Broken bytes, not an unfinished character: only the last replacement can still become something else.
+            # Broken bytes, not an unfinished character: only the last one can still become something else.
             whole = text[:-1]
             piece = whole[self._sent :]
             self._ids = self._ids[-_CONTEXT:]

@@ -76,7 +76,7 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """Text of the ids; bytes that are no UTF-8 become U+FFFD. Raises InvalidInput for an id out of range."""
+        """Text of the ids; bytes that are no UTF-8 read U+FFFD. Raises InvalidInput for an id out of range."""
         for i in ids:
             if not 0 <= i < 1 << 32:
                 raise InvalidInput("ids", "token ids, which are never negative and have 32 bits", i)
