@@ -121,3 +121,16 @@ class BadRow(ColibriError):
     """A row holds NaN or Inf; only the request that brought it fails."""
 
     code = Code.INVALID_ARGUMENT
+
+
+class ShuttingDown(ColibriError):
+    """The server drains: running answers may end, new ones belong elsewhere."""
+
+    code = Code.UNAVAILABLE
+    retryable = True
+
+
+class DuplicateRequest(ColibriError):
+    """A request of that id is still running."""
+
+    code = Code.ALREADY_EXISTS

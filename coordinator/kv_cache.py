@@ -1,0 +1,114 @@
+"""The paged cache of keys and values: the only state of a request besides its tokens.
+
+A sequence reserves every page it may ever need when it is admitted, so a running answer never runs out of
+memory. Pages are handed out by a free list; their order and size never change a bit of any answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colibri.errors import ConfigError
+from colibri.kernels.api import Array, ComputeMode, KvView
+
+PAGE_SIZES = (8, 16, 32, 64)
+
+
+class PageAllocator:
+    """A free list of `pages` pages. Not thread-safe: the engine's thread owns it."""
+
+    def __init__(self, pages: int) -> None:
+        self._free = list(range(pages - 1, -1, -1))
+        self._taken: set[int] = set()
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def take(self, count: int) -> tuple[int, ...] | None:
+        """`count` pages, or None (and nothing taken) when fewer are free."""
+        if count < 0:
+            raise ValueError(f"count: expected at least 0, got {count}")
+        if count > len(self._free):
+            return None
+        pages = tuple(self._free.pop() for _ in range(count))
+        self._taken.update(pages)
+        return pages
+
+    def give_back(self, pages: Sequence[int]) -> None:
+        """Raises ValueError, having changed nothing, for a page that is not taken or named twice."""
+        if len(set(pages)) != len(pages) or not self._taken.issuperset(pages):
+            raise ValueError(f"pages: expected pages that are taken, each once, got {list(pages)}")
+        self._taken.difference_update(pages)
+        self._free.extend(reversed(pages))
+
+
+@dataclass(frozen=True, slots=True)
+class KvShape:
+    """Of one model's cache. `page`: positions of a page; `tokens`: capacity, rounded down to whole pages."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    page: int
+    tokens: int
+
+    def __post_init__(self) -> None:
+        if self.page not in PAGE_SIZES:
+            raise ConfigError("kv_page", f"one of {PAGE_SIZES}", self.page)
+        if self.tokens < self.page:
+            raise ConfigError("kv_tokens", f"at least one page ({self.page})", self.tokens)
+
+    @property
+    def pages(self) -> int:
+        return self.tokens // self.page
+
+    def pages_for(self, tokens: int) -> int:
+        return -(-tokens // self.page)
+
+
+class KvCache:
+    """K and V of all layers, [pages, kv_heads, page, head_dim] each, fp32 or (bf16 mode) bf16. Memory is
+    committed on use.
+    """
+
+    def __init__(self, shape: KvShape, mode: ComputeMode) -> None:
+        self.shape = shape
+        self.pages = PageAllocator(shape.pages)
+        dtype = np.uint16 if mode is ComputeMode.BF16 else np.float32
+        block = (shape.layers, shape.pages, shape.kv_heads, shape.page, shape.head_dim)
+        self._k: list[Array] = list(np.zeros(block, dtype=dtype))
+        self._v: list[Array] = list(np.zeros(block, dtype=dtype))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes when every page has been used."""
+        return sum(array.nbytes for array in (*self._k, *self._v))
+
+    def reserve(self, tokens: int) -> NDArray[np.int32] | None:
+        """Pages for `tokens` positions, or None when the cache is too full now."""
+        pages = self.pages.take(self.shape.pages_for(tokens))
+        return None if pages is None else np.array(pages, dtype=np.int32)
+
+    def release(self, pages: NDArray[np.int32]) -> None:
+        self.pages.give_back(pages.tolist())
+
+    @staticmethod
+    def page_table(sequences: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
+        """int32 [sequences, most pages of any]; what a sequence does not have is -1, which no kernel
+        accepts.
+        """
+        table = np.full((len(sequences), max(map(len, sequences), default=0)), -1, dtype=np.int32)
+        for row, pages in zip(table, sequences, strict=True):
+            row[: len(pages)] = pages
+        return table
+
+    def views(
+        self, table: NDArray[np.int32], row_sequence: NDArray[np.int32], positions: NDArray[np.int32]
+    ) -> list[KvView]:
+        """One view per layer over the same page table and rows: built once per step."""
+        return [KvView(k, v, table, row_sequence, positions) for k, v in zip(self._k, self._v, strict=True)]

@@ -1,0 +1,72 @@
+"""One step's rows as arrays: a pure function of the running sequences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colibri.coordinator.kv_cache import KvCache
+from colibri.coordinator.scheduler import StepBudget, share_rows
+from colibri.coordinator.sequence import Sequence
+from colibri.deadline import Deadline
+from colibri.kernels.api import U32
+
+I32 = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """The rows of one step, those of a sequence together and ascending.
+
+    ids u32 [rows]; positions i32 [rows]; row_sequence i32 [rows]: which of the step's sequences; page_table
+    i32 [sequences, pages]; logit_rows intp [n]: rows whose logits are needed, at most one per sequence,
+    ascending. deadline: after it nobody waits for the step any more; priority: the largest of its requests.
+    """
+
+    ids: U32
+    positions: I32
+    row_sequence: I32
+    page_table: I32
+    logit_rows: NDArray[np.intp]
+    deadline: Deadline
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """rows[i]: how many rows of `batch` are sequences[i]'s."""
+
+    sequences: tuple[Sequence, ...]
+    rows: tuple[int, ...]
+    batch: StepBatch
+
+
+def compose_step(running: SequenceOf[Sequence], budget: StepBudget) -> Step:
+    """The next step of the running sequences (at least one, oldest first, each with its pages)."""
+    shares = share_rows([s.pending for s in running], [s.decoding for s in running], budget)
+    chosen = [(s, rows) for s, rows in zip(running, shares, strict=True) if rows]
+    sequences = tuple(s for s, _ in chosen)
+    rows = tuple(count for _, count in chosen)
+    ends = np.cumsum(rows)
+    completes = [s.computed + count == s.known for s, count in chosen]
+    limits = [s.request.deadline.at for s in sequences]
+    last = max(math.inf if at is None else at for at in limits)
+    return Step(
+        sequences,
+        rows,
+        StepBatch(
+            ids=np.concatenate([s.ids[s.computed : s.computed + count] for s, count in chosen]),
+            positions=np.concatenate(
+                [np.arange(s.computed, s.computed + count, dtype=np.int32) for s, count in chosen]
+            ),
+            row_sequence=np.repeat(np.arange(len(chosen), dtype=np.int32), rows),
+            page_table=KvCache.page_table([s.pages for s in sequences if s.pages is not None]),
+            logit_rows=(ends - 1)[completes],
+            deadline=Deadline(None if last == math.inf else last),
+            priority=max(s.request.priority for s in sequences),
+        ),
+    )
