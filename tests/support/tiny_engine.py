@@ -1,0 +1,141 @@
+"""Tiny random Mixtrals and engines over them, all in this process: what the coordinator's suites run on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from colibri.coordinator.decoder import DecoderStack
+from colibri.coordinator.decoder_weights import DecoderWeights
+from colibri.coordinator.engine import Engine, EngineOptions
+from colibri.coordinator.handle import RequestHandle
+from colibri.coordinator.moe_layer import MoeLayer
+from colibri.coordinator.request import GenerationRequest
+from colibri.deadline import Deadline
+from colibri.generation import Finished, Tokens
+from colibri.kernels.api import F32, U32, Array, Backend, ComputeMode, PackedExpert, SamplingParams, UnitBatch
+from colibri.models.checkpoint import Checkpoint
+from colibri.models.random_mixtral import RandomMixtral, random_mixtral
+from colibri.models.tokenizer import Tokenizer
+from colibri.placement import Directory, Membership, spread
+from colibri.router_service.executor import LocalExecutor
+from colibri.router_service.router import MoeRouter
+
+TINY = RandomMixtral(
+    hidden=32, ffn=48, layers=2, experts=4, top_k=2, heads=4, kv_heads=2, vocab=300, max_positions=512, seed=3
+)
+NUMERICS_ID = "test/engine"
+
+
+@dataclass(slots=True)
+class TinyModel:
+    """A packed model: engines over it share its weights."""
+
+    checkpoint: Checkpoint
+    backend: Backend
+    mode: ComputeMode
+    stack: DecoderStack
+    router: MoeRouter
+    tokenizer: Tokenizer
+
+    @classmethod
+    def open(cls, folder: Path, backend: Backend, mode: ComputeMode) -> TinyModel:
+        checkpoint = Checkpoint.open(folder)
+        config = checkpoint.config
+        experts: dict[tuple[int, int], PackedExpert] = {}
+        for layer, expert in itertools.product(range(config.layers), range(config.experts)):
+            weights = checkpoint.expert(layer, expert)
+            experts[layer, expert] = backend.pack_expert(weights.gate, weights.up, weights.down, mode)
+
+        def run_units(layer: int, x: Array, batch: UnitBatch) -> tuple[F32, U32]:
+            chosen = [experts[layer, int(expert)] for expert in batch.group_expert]
+            rows = backend.expert_units(x, chosen, batch)
+            return rows, np.zeros(len(rows), dtype=np.uint32)
+
+        gates = [backend.pack_linear(checkpoint.gate(layer), mode) for layer in range(config.layers)]
+        placement = spread(config.layers, config.experts, ["local"])
+        router = MoeRouter(
+            backend, mode, gates, config.top_k, Directory(Membership(placement, {})), LocalExecutor(run_units)
+        )
+        stack = DecoderStack(DecoderWeights.load(checkpoint, backend, mode), backend)
+        return cls(checkpoint, backend, mode, stack, router, Tokenizer.load(folder, config))
+
+    @contextmanager
+    def engine(
+        self, options: EngineOptions | None = None, moe: MoeLayer | None = None, stack: DecoderStack | None = None
+    ) -> Iterator[Engine]:
+        engine = Engine(
+            stack or self.stack,
+            self.tokenizer,
+            moe or self.router,
+            options or EngineOptions(kv_tokens=4096),
+            numerics_id=NUMERICS_ID,
+        )
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+
+def make_tiny(folder: Path, params: RandomMixtral = TINY) -> Path:
+    return random_mixtral(folder, params)
+
+
+_numbers = itertools.count()
+
+
+def ask(
+    prompt: Sequence[int],
+    max_tokens: int = 8,
+    *,
+    request_id: str = "",
+    stop_ids: Sequence[int] = (),
+    resumed: Sequence[int] = (),
+    receipt: int = 0,
+    priority: int = 0,
+    deadline: Deadline | None = None,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 7,
+) -> GenerationRequest:
+    """A request as validation would make it; end-of-sequence ids do not end it unless named."""
+    return GenerationRequest(
+        request_id=request_id or f"r{next(_numbers)}",
+        prompt_ids=np.array(prompt, dtype=np.uint32),
+        sampling=SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed),
+        max_tokens=max_tokens,
+        stop_ids=frozenset(stop_ids),
+        resumed_ids=np.array(resumed, dtype=np.uint32),
+        receipt=receipt,
+        priority=priority,
+        deadline=deadline or Deadline(),
+    )
+
+
+@dataclass(slots=True)
+class Answer:
+    """Everything a request brought."""
+
+    ids: list[int] = field(default_factory=list)
+    receipts: list[int] = field(default_factory=list)
+    text: str = ""
+    finished: Finished | None = None
+
+
+def read(handle: RequestHandle) -> Answer:
+    """Reads a request to its end; raises what ended it."""
+    answer = Answer()
+    for event in handle.events():
+        if isinstance(event, Tokens):
+            answer.ids += event.ids
+            answer.receipts += event.receipts
+            answer.text += event.text
+        elif isinstance(event, Finished):
+            answer.finished = event
+    return answer
