@@ -60,10 +60,7 @@ def to_request(
     """The request that the message asks for, unset fields filled from the checkpoint's defaults. Raises
     InvalidInput.
     """
-    if not _REQUEST_ID.fullmatch(message.request_id):
-        raise InvalidInput(
-            "request_id", "at most 128 printable ASCII characters, no spaces", repr(message.request_id)
-        )
+    check_request_id(message.request_id)
     if message.priority > MAX_PRIORITY:
         raise InvalidInput("priority", f"0 to {MAX_PRIORITY}", message.priority)
     prompt = _prompt(message, limits, tokenizer)
@@ -81,6 +78,13 @@ def to_request(
         priority=message.priority,
         deadline=deadline,
     )
+
+
+def check_request_id(request_id: str, *, required: bool = False) -> None:
+    """Raises InvalidInput for an id that no request can have."""
+    if not _REQUEST_ID.fullmatch(request_id) or (required and not request_id):
+        expected = f"{1 if required else 0} to 128 printable ASCII characters without spaces"
+        raise InvalidInput("request_id", expected, repr(request_id))
 
 
 def _prompt(message: pb.GenerateRequest, limits: RequestLimits, tokenizer: Tokenizer | None) -> U32:

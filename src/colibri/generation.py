@@ -27,6 +27,14 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """An earlier answer to go on with: all its ids so far and its last receipt."""
+
+    generated_ids: tuple[int, ...]
+    receipt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Accepted:
     """The request is valid and queued. `seed`: the one given, or the one drawn for it."""
 

@@ -1,0 +1,138 @@
+"""The gRPC service Generation: a thin face of the engine."""
+
+from __future__ import annotations
+
+import secrets
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from threading import BoundedSemaphore
+
+import grpc
+
+import colibri
+from colibri.coordinator.engine import Engine
+from colibri.coordinator.reader_watch import ReaderWatch
+from colibri.coordinator.replies import to_reply
+from colibri.coordinator.validate import Draws, RequestLimits, check_request_id, to_request
+from colibri.deadline import Clock, Deadline
+from colibri.errors import Busy
+from colibri.models.config import MixtralConfig
+from colibri.models.generation_config import GenerationDefaults
+from colibri.models.tokenizer import Tokenizer
+from colibri.numerics import EngineNumerics
+from colibri.placement import Directory
+from colibri.rpc.server import Service
+from colibri.v1 import generation_pb2 as pb
+from colibri.v1 import generation_pb2_grpc
+
+#: Calls that the server takes beyond the streams of answers: Abort is heard even when all of them are taken.
+UNARY_CALLS = 8
+#: What gRPC reports for a call without a deadline is a time some centuries away.
+_NO_DEADLINE_S = 10 * 365 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What ModelInfo tells. `name`: as users know it; `model_hash`: Checkpoint.model_hash()."""
+
+    name: str
+    model_hash: str
+    config: MixtralConfig
+    defaults: GenerationDefaults
+    numerics: EngineNumerics
+
+
+class GenerationServicer(generation_pb2_grpc.GenerationServicer):
+    """Each answer holds one thread of the server while it streams; `max_calls` is what build_server must
+    allow.
+
+    directory: None without workers. reader_timeout_s: a client that reads nothing for so long is cut off
+    and its request aborted; until then what it does not read is kept and merged, and nothing waits for it.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer | None,
+        model: ServedModel,
+        directory: Directory | None = None,
+        *,
+        reader_timeout_s: float = 60.0,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._model = model
+        self._directory = directory
+        self._clock = clock
+        self._limits = RequestLimits(model.config.vocab, engine.context, model.defaults)
+        self._draws = Draws(seed=lambda: secrets.randbits(64), request_id=lambda: uuid.uuid4().hex)
+        # Beyond what the engine holds: answers that are complete and still being read.
+        self._streams = 2 * engine.options.max_running + engine.options.max_queued
+        self._free = BoundedSemaphore(self._streams)
+        self._watch = ReaderWatch(reader_timeout_s)
+
+    @property
+    def max_calls(self) -> int:
+        return self._streams + UNARY_CALLS
+
+    def service(self) -> Service:
+        """For build_server."""
+        return Service(
+            pb.DESCRIPTOR.services_by_name["Generation"].full_name,
+            lambda server: generation_pb2_grpc.add_GenerationServicer_to_server(self, server),
+        )
+
+    def close(self) -> None:
+        """After the server has stopped."""
+        self._watch.close()
+
+    def Generate(
+        self, request: pb.GenerateRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.GenerateReply]:
+        if not self._free.acquire(blocking=False):
+            raise Busy(f"{self._streams} answers are being read; no more are started now", retry_after_s=1.0)
+        try:
+            asked = to_request(
+                request, self._limits, self._tokenizer, _deadline(context, self._clock), self._draws
+            )
+            handle = self._engine.submit(asked)
+            # A client that goes away, or was gone already, takes its request along.
+            if not context.add_callback(handle.cancel):
+                handle.cancel()
+            with self._watch.watching(handle, context.cancel):
+                for event in handle.events():
+                    yield to_reply(event)
+        finally:
+            self._free.release()
+
+    def Abort(self, request: pb.AbortRequest, context: grpc.ServicerContext) -> pb.AbortReply:
+        check_request_id(request.request_id, required=True)
+        return pb.AbortReply(found=self._engine.abort(request.request_id))
+
+    def ModelInfo(self, request: pb.ModelInfoRequest, context: grpc.ServicerContext) -> pb.ModelInfoReply:
+        config, numerics = self._model.config, self._model.numerics
+        membership = None if self._directory is None else self._directory.current()
+        return pb.ModelInfoReply(
+            name=self._model.name,
+            model_hash=self._model.model_hash,
+            compute_mode=numerics.expert.compute_mode,
+            engine_numerics_id=numerics.id,
+            expert_numerics_id=numerics.expert.id,
+            vocab=config.vocab,
+            max_positions=self._engine.context,
+            layers=config.layers,
+            experts=config.experts,
+            top_k=config.top_k,
+            eos_ids=self._model.defaults.eos,
+            workers=() if membership is None else sorted(membership.endpoints),
+            epoch=0 if membership is None else membership.placement.epoch,
+            build_version=colibri.__version__,
+        )
+
+
+def _deadline(context: grpc.ServicerContext, clock: Clock) -> Deadline:
+    remaining = context.time_remaining()
+    return Deadline.after(None if remaining is None or remaining > _NO_DEADLINE_S else remaining, clock)
