@@ -1,5 +1,4 @@
-"""The two calls a launcher makes to a worker that has just started: load these experts, and say how you
-are."""
+"""The calls that keep a worker in a deployment: how are you, and load these experts."""
 
 from __future__ import annotations
 
@@ -20,6 +19,19 @@ LoadProgress = Callable[[int, int, int], None]
 _STATUS_TIMEOUT_S = 5.0
 
 
+def ask_status(
+    target: str, peer: str, timeout_s: float, *, wait_for_ready: bool = False
+) -> expert_pb2.StatusReply:
+    """A worker's status. `peer` names it in errors; `wait_for_ready`: it may still be starting, so that a
+    refused connection is tried again. Raises the typed error of the failed call."""
+    with grpc.insecure_channel(target, options=channel_options()) as channel:
+        stub: expert_pb2_grpc.ExpertStub = expert_pb2_grpc.ExpertStub(channel)
+        try:
+            return stub.Status(expert_pb2.StatusRequest(), timeout=timeout_s, wait_for_ready=wait_for_ready)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, peer) from error
+
+
 def load_experts(
     endpoint: WorkerEndpoint,
     experts: Sequence[tuple[int, int]],
@@ -35,17 +47,17 @@ def load_experts(
         epoch=epoch,
         experts=[expert_pb2.ExpertId(layer=layer, expert=expert) for layer, expert in experts],
     )
+    peer = f"worker {endpoint.name}"
     with grpc.insecure_channel(endpoint.target, options=channel_options()) as channel:
         stub: expert_pb2_grpc.ExpertStub = expert_pb2_grpc.ExpertStub(channel)
         try:
             done = False
-            for message in stub.Load(request, timeout=deadline.remaining(), wait_for_ready=True):
+            # Not waiting for ready: the worker serves by now, and one that has died must not be waited for.
+            for message in stub.Load(request, timeout=deadline.remaining()):
                 progress(message.experts_done, message.experts_total, message.bytes_done)
                 done = message.done
-            if not done:
-                raise WorkerLost(
-                    f"worker {endpoint.name} ended Load without saying that it is done", peer=endpoint.name
-                )
-            return stub.Status(expert_pb2.StatusRequest(), timeout=deadline.bound(_STATUS_TIMEOUT_S))
         except grpc.RpcError as error:
-            raise from_rpc_error(error, f"worker {endpoint.name}") from error
+            raise from_rpc_error(error, peer) from error
+    if not done:
+        raise WorkerLost(f"{peer} ended Load without saying that it is done", peer=endpoint.name)
+    return ask_status(endpoint.target, peer, deadline.bound(_STATUS_TIMEOUT_S))

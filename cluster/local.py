@@ -189,6 +189,12 @@ class LocalLauncher:
         if self._folder is not None:
             self._folder.close()
 
+    def abandon(self) -> None:
+        """For a signal handler, right before this process ends: takes no lock. The workers die with their
+        parent."""
+        if self._folder is not None:
+            self._folder.close()
+
     def __enter__(self) -> LocalLauncher:
         return self
 

@@ -1,0 +1,126 @@
+"""Workers that somebody else started: given by address, loaded with their experts, watched by asking them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from colibri.cluster.expert_calls import ask_status, load_experts
+from colibri.cluster.membership import MembershipPublisher
+from colibri.deadline import Clock, Deadline
+from colibri.errors import ColibriError, InvalidInput
+from colibri.placement import Directory, Placement, WorkerEndpoint
+
+#: (worker, experts loaded, experts to load, bytes loaded)
+Progress = Callable[[str, int, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class AttachOptions:
+    """Seconds. A worker that does not answer for `answer_timeout_s` is taken out until it does again."""
+
+    find_timeout_s: float = 30.0
+    load_timeout_s: float = 1800.0
+    poll_s: float = 0.5
+    answer_timeout_s: float = 2.0
+
+
+class AttachedWorkers:
+    """Finds the worker at each target, asks `place` for a placement over their names, loads and publishes.
+
+    A worker that stops answering leaves the directory; when it is back, perhaps as a new incarnation, it is
+    loaded again and returns. Nothing is started or ended here. Constructing raises DeadlineExpired or
+    WorkerLost where nobody answers at a target, InvalidInput where two workers have one name.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[str],
+        place: Callable[[Sequence[str]], Placement],
+        options: AttachOptions | None = None,
+        *,
+        progress: Progress = lambda worker, done, total, nbytes: None,
+        log: Callable[[str], None] = lambda line: None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._options = options or AttachOptions()
+        self._progress = progress
+        self._log = log
+        self._clock = clock
+        self._closing = threading.Event()
+        found = [self._find(target) for target in targets]
+        names = [endpoint.name for endpoint in found]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise InvalidInput("workers", "names that differ", f"{name} at {targets[index]} and before")
+        self._placement = place(names)
+        self._publisher = MembershipPublisher(self._placement)
+        self._loaded = [threading.Event() for _ in found]
+        self._threads = [
+            threading.Thread(
+                target=self._watch, args=(index, endpoint), name=f"colibri-ask-{endpoint.name}", daemon=True
+            )
+            for index, endpoint in enumerate(found)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def directory(self) -> Directory:
+        return self._publisher.directory
+
+    def wait_serving(self) -> Directory:
+        """Returns when every worker has loaded its experts; raises DeadlineExpired naming one that has
+        not."""
+        bound = Deadline.after(self._options.load_timeout_s, self._clock)
+        for name, loaded in zip(self._placement.workers, self._loaded, strict=True):
+            if not loaded.wait(bound.remaining(self._clock)):
+                raise ColibriError(f"worker {name} has not loaded its experts in time", peer=name)
+        return self.directory
+
+    def close(self) -> None:
+        """Ends the watching; the workers stay as they are."""
+        self._closing.set()
+        for thread in self._threads:
+            thread.join(self._options.answer_timeout_s + 5.0)
+
+    def _find(self, target: str) -> WorkerEndpoint:
+        status = ask_status(target, f"worker at {target}", self._options.find_timeout_s, wait_for_ready=True)
+        return WorkerEndpoint(status.worker, status.incarnation, target)
+
+    def _watch(self, index: int, endpoint: WorkerEndpoint) -> None:
+        serving = False
+        while not self._closing.is_set():
+            try:
+                status = ask_status(
+                    endpoint.target, f"worker {endpoint.name}", self._options.answer_timeout_s
+                )
+                if serving and status.incarnation != endpoint.incarnation:
+                    self._take_out(endpoint, "was restarted")
+                    serving = False
+                if not serving:
+                    endpoint = WorkerEndpoint(endpoint.name, status.incarnation, endpoint.target)
+                    self._load(index, endpoint)
+                    self._publisher.add(endpoint)
+                    self._loaded[index].set()
+                    serving = True
+            except ColibriError as error:
+                if serving:
+                    self._take_out(endpoint, str(error))
+                    serving = False
+            self._closing.wait(self._options.poll_s)
+
+    def _load(self, index: int, endpoint: WorkerEndpoint) -> None:
+        load_experts(
+            endpoint,
+            self._placement.experts_of(index),
+            self._placement.epoch,
+            Deadline.after(self._options.load_timeout_s, self._clock),
+            lambda done, total, nbytes: self._progress(endpoint.name, done, total, nbytes),
+        )
+
+    def _take_out(self, endpoint: WorkerEndpoint, why: str) -> None:
+        if self._publisher.remove(endpoint.name, endpoint.incarnation):
+            self._log(f"worker {endpoint.name} at {endpoint.target} is out: {why}")

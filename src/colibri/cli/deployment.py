@@ -1,0 +1,91 @@
+"""A running deployment: the parts that `assemble` wired, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from colibri.cluster.cpu_list import format_cpu_list
+from colibri.cluster.local import LocalLauncher
+from colibri.coordinator.engine import Engine
+from colibri.coordinator.validate import RequestLimits
+from colibri.errors import InvalidInput
+from colibri.kernels.api import Backend
+from colibri.models.chat import load_chat_template
+from colibri.models.checkpoint import Checkpoint
+from colibri.models.tokenizer import Tokenizer
+from colibri.numerics import EngineNumerics
+from colibri.placement import Directory
+from colibri.router_service.executor import ExpertExecutor
+from colibri.router_service.router import MoeRouter
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """launcher: None with `--workers 0`. Leaving the context ends everything."""
+
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer | None
+    numerics: EngineNumerics
+    backend: Backend
+    directory: Directory
+    executor: ExpertExecutor
+    router: MoeRouter
+    engine: Engine
+    launcher: LocalLauncher | None
+
+    @property
+    def limits(self) -> RequestLimits:
+        config = self.checkpoint.config
+        return RequestLimits(config.vocab, self.engine.context, self.checkpoint.generation)
+
+    @property
+    def worker_names(self) -> list[str]:
+        return [] if self.launcher is None else [status.name for status in self.launcher.status()]
+
+    def chat_ids(self, prompt: str) -> list[int]:
+        """Token ids of a user's message under the chat template. Raises InvalidInput without one."""
+        template = (
+            None if self.tokenizer is None else load_chat_template(self.checkpoint.folder, self.tokenizer)
+        )
+        if template is None or self.tokenizer is None:
+            raise InvalidInput(
+                "--chat", "a checkpoint with a tokenizer and a chat template", self.checkpoint.folder
+            )
+        rendered = template.render([{"role": "user", "content": prompt}])
+        return self.tokenizer.encode(rendered, add_special=False)
+
+    def spell(self, token: int) -> str:
+        """How a token reads, escaped; empty without a tokenizer."""
+        return "" if self.tokenizer is None else repr(self.tokenizer.decode([token], skip_special=False))
+
+    def describe(self) -> list[str]:
+        """A line per process that computes."""
+        mode, isa = self.numerics.expert.compute_mode, self.backend.isa
+        lines = [f"coordinator      {isa}, {self.backend.threads} threads, {mode}"]
+        for status in () if self.launcher is None else self.launcher.status():
+            shared = ", OVERSUBSCRIBED" if status.oversubscribed else ""
+            lines.append(
+                f"worker {status.name:<9} {status.isa}, {status.pin.threads} threads, pid {status.pid}, "
+                f"CPUs {format_cpu_list(status.cpus_allowed)}, {status.experts} experts, "
+                f"{status.weight_bytes / 1e6:.0f} MB{shared}"
+            )
+        return lines
+
+    def close(self, grace_s: float = 0.0) -> None:
+        """Requests that run may go on for `grace_s` seconds; then engine, links, workers and threads end, in
+        this order."""
+        steps: list[Callable[[], None]] = [self.backend.close, self.executor.close]
+        if self.launcher is not None:
+            steps.insert(1, self.launcher.close)
+        with contextlib.ExitStack() as stack:
+            for step in steps:
+                stack.callback(step)
+            self.engine.close(grace_s)
+
+    def __enter__(self) -> Deployment:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,118 @@
+"""Options that several verbs share, and what they mean to `assemble`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from colibri.cli.parser import integer, number
+
+if TYPE_CHECKING:
+    from colibri.cli.assemble import DeploymentOptions
+
+COMPUTE_MODES = ("fp32", "bf16")
+BACKENDS = ("cpu", "reference")
+
+
+def colibri_home() -> Path:
+    """$COLIBRI_HOME, else ~/.cache/colibri."""
+    return Path(os.environ.get("COLIBRI_HOME") or "~/.cache/colibri").expanduser()
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", type=Path, metavar="MODEL", help="Hugging Face folder of a Mixtral checkpoint"
+    )
+
+
+def add_numerics(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--compute-mode",
+        choices=COMPUTE_MODES,
+        default=argparse.SUPPRESS,
+        help="where rounding happens (default: bf16 for bf16 checkpoints, else fp32)",
+    )
+    parser.add_argument("--backend", choices=BACKENDS, default="cpu", help="who computes")
+    parser.add_argument(
+        "--threads",
+        type=integer(1, 1024),
+        default=argparse.SUPPRESS,
+        help="compute threads of each process (default: its share of the CPUs)",
+    )
+
+
+def add_deployment(parser: argparse.ArgumentParser, workers: int) -> None:
+    """Everything that `deployment_options` reads besides the model. None of it changes a bit of an answer,
+    but the compute mode and the backend."""
+    add_numerics(parser)
+    parser.add_argument(
+        "--workers",
+        type=integer(0, 256),
+        default=workers,
+        metavar="N",
+        help="expert workers; 0: none, all in this process",
+    )
+    parser.add_argument(
+        "--transport", choices=("unix", "tcp"), default="unix", help="how this process reaches its workers"
+    )
+    parser.add_argument(
+        "--kv-page", type=int, choices=(8, 16, 32, 64), default=16, help="positions of a page of the KV cache"
+    )
+    parser.add_argument(
+        "--kv-tokens",
+        type=integer(16, 1 << 26),
+        default=16384,
+        metavar="N",
+        help="positions that the KV cache holds over all requests",
+    )
+    parser.add_argument(
+        "--prefill-chunk",
+        type=integer(1, 1 << 16),
+        default=128,
+        metavar="N",
+        help="rows of prefill in a step",
+    )
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """What is not given is taken from the checkpoint's generation_config.json."""
+    unset = argparse.SUPPRESS
+    parser.add_argument(
+        "--max-tokens", type=integer(1, 1 << 26), default=unset, metavar="N", help="longest answer"
+    )
+    parser.add_argument(
+        "--temperature", type=number(0, 100), default=unset, metavar="T", help="0: always the likeliest token"
+    )
+    parser.add_argument(
+        "--top-p", type=number(0, 1), default=unset, metavar="P", help="smallest set of this mass"
+    )
+    parser.add_argument("--top-k", type=integer(0, 1 << 31), default=unset, metavar="K", help="0: off")
+    parser.add_argument(
+        "--seed",
+        type=integer(0, (1 << 64) - 1),
+        default=unset,
+        help="of the random draws (default: drawn and told)",
+    )
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--receipts", action="store_true", help="print each token's receipt after the answer")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def deployment_options(args: argparse.Namespace, model: Path) -> DeploymentOptions:
+    from colibri.cli.assemble import DeploymentOptions
+
+    return DeploymentOptions(
+        model=model,
+        workers=args.workers,
+        compute_mode=getattr(args, "compute_mode", None),
+        backend=args.backend,
+        threads=getattr(args, "threads", None),
+        transport=args.transport,
+        kv_page=args.kv_page,
+        kv_tokens=args.kv_tokens,
+        prefill_chunk=args.prefill_chunk,
+    )
