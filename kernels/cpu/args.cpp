@@ -1,6 +1,10 @@
 #include "args.h"
 
+#include <nanobind/ndarray.h>
+
 #include <cstring>
+
+#include "memory.h"
 
 namespace colibri {
 namespace {
@@ -110,6 +114,20 @@ View::~View() {
 void View::require_alignment(size_t alignment) const {
   if (reinterpret_cast<uintptr_t>(buffer_.buf) % alignment)
     fail_value(name_, "data aligned to " + std::to_string(alignment) + " bytes", describe() + ", not aligned");
+}
+
+nb::object new_bytes(size_t bytes) {
+  struct Block {
+    void* data;
+    size_t bytes;
+  };
+  Block* block = new Block{allocate(bytes), bytes};
+  nb::capsule owner(block, [](void* p) noexcept {
+    Block* b = static_cast<Block*>(p);
+    release(b->data, b->bytes);
+    delete b;
+  });
+  return nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(block->data, {bytes}, owner));
 }
 
 std::string View::describe() const { return std::string(dtype_name(dtype_)) + " " + shape_text(buffer_.ndim, buffer_.shape); }

@@ -63,6 +63,9 @@ class View {
   bool held_ = false;
 };
 
+// A NumPy uint8 array over allocate(bytes) (memory.h), freed with it.
+nb::object new_bytes(size_t bytes);
+
 const char* dtype_name(Dtype d);
 size_t dtype_size(Dtype d);
 

@@ -27,8 +27,8 @@ const std::vector<int>& checked_cpus(const std::vector<int>& cpus) {
 
 }  // namespace
 
-Backend::Backend(int threads, const std::string& isa, const std::vector<int>& cpus)
-    : choice(choose_isa(isa)), kernels(*choice.table), pool(checked_threads(threads), checked_cpus(cpus)) {}
+Backend::Backend(int threads, const std::string& isa, const std::vector<int>& cpus, bool distrust)
+    : choice(choose_isa(isa, distrust)), kernels(*choice.table), pool(checked_threads(threads), checked_cpus(cpus)) {}
 
 void Backend::close() {
   nanobind::gil_scoped_release gil;
@@ -37,8 +37,13 @@ void Backend::close() {
   pool.close();
 }
 
-Call::Call(Backend& backend) : turn_(backend.mutex_) {
+Call::Call(Backend& backend) : backend_(backend), turn_(backend.mutex_) {
   if (backend.closed_) throw std::runtime_error("this backend is closed");
+}
+
+Call::~Call() {
+  for (Scratch* s : {&backend_.scratch_rows, &backend_.scratch_hidden, &backend_.scratch_sums, &backend_.scratch_pointers})
+    s->trim();
 }
 
 }  // namespace colibri

@@ -15,12 +15,15 @@ namespace colibri {
 
 class Backend {
  public:
-  // Throws std::invalid_argument for bad arguments.
-  Backend(int threads, const std::string& isa, const std::vector<int>& cpus);
+  // Throws std::invalid_argument for bad arguments. `distrust`: as if the start-up self-test had failed.
+  Backend(int threads, const std::string& isa, const std::vector<int>& cpus, bool distrust);
 
   const IsaChoice choice;
   const KernelTable& kernels;  // of choice
   Pool pool;
+
+  // Reused from call to call, by whoever holds the turn.
+  Scratch scratch_rows, scratch_hidden, scratch_sums, scratch_pointers;
 
   // Ends the threads; calls raise afterwards.
   void close();
@@ -35,8 +38,10 @@ class Backend {
 class Call {
  public:
   explicit Call(Backend& backend);
+  ~Call();
 
  private:
+  Backend& backend_;
   nanobind::gil_scoped_release gil_;
   std::unique_lock<std::mutex> turn_;
   FloatControlScope control_;

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from colibri.kernels import _native
-from colibri.kernels.api import F32
+from colibri.kernels.api import F32, Array, ComputeMode, PackedExpert, PackedLinear, UnitBatch
+
+
+def _to_bf16(mode: ComputeMode) -> bool:
+    if not isinstance(mode, ComputeMode):
+        raise TypeError(f"mode: expected a ComputeMode, got {type(mode).__name__}")
+    return mode is ComputeMode.BF16
 
 
 class CpuBackend:
@@ -40,6 +48,33 @@ class CpuBackend:
     def close(self) -> None:
         """Ends the pool's threads. A later call raises RuntimeError."""
         self._native.close()
+
+    def pack_linear(self, weight: Array, mode: ComputeMode) -> PackedLinear:
+        return PackedLinear(*self._native.pack_linear(weight, _to_bf16(mode)))
+
+    def pack_expert(self, gate: Array, up: Array, down: Array, mode: ComputeMode) -> PackedExpert:
+        return PackedExpert(*self._native.pack_expert(gate, up, down, _to_bf16(mode)))
+
+    def linear(self, x: Array, weight: PackedLinear) -> F32:
+        out = np.empty((len(x), weight.n), np.float32)
+        self._native.linear(x, weight, out)
+        return out
+
+    def expert_units(self, x: Array, experts: Sequence[PackedExpert], batch: UnitBatch) -> F32:
+        out = np.empty((len(batch.unit_slots), x.shape[1]), np.float32)
+        self._native.expert_units(
+            x,
+            experts,
+            batch.group_expert,
+            batch.group_count,
+            batch.entry_row,
+            batch.entry_slot,
+            batch.entry_unit,
+            batch.entry_weight,
+            batch.unit_slots,
+            out,
+        )
+        return out
 
     def add_inplace(self, x: F32, y: F32) -> None:
         self._native.add_inplace(x, y)

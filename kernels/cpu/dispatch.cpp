@@ -1,7 +1,11 @@
 #include "dispatch.h"
 
 #include <cstdlib>
+#include <map>
+#include <mutex>
 #include <stdexcept>
+
+#include "float_control.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -57,6 +61,19 @@ std::vector<Path> paths() {
           {"portable", table_portable(), true}};
 }
 
+// Once per path and process.
+bool self_test(const KernelTable* table) {
+  static std::mutex mutex;
+  static std::map<const KernelTable*, bool> results;
+  std::lock_guard<std::mutex> lock(mutex);
+  auto found = results.find(table);
+  if (found == results.end()) {
+    FloatControlScope control;
+    found = results.emplace(table, table->self_test()).first;
+  }
+  return found->second;
+}
+
 }  // namespace
 
 std::vector<std::string> supported_isas() {
@@ -66,7 +83,7 @@ std::vector<std::string> supported_isas() {
   return names;
 }
 
-IsaChoice choose_isa(const std::string& requested) {
+IsaChoice choose_isa(const std::string& requested, bool distrust) {
   std::string name = requested, source = "isa";
   if (name.empty()) {
     const char* env = std::getenv("COLIBRI_ISA");
@@ -75,9 +92,14 @@ IsaChoice choose_isa(const std::string& requested) {
   }
   std::string usable;
   for (const std::string& s : supported_isas()) usable += (usable.empty() ? "" : ", ") + s;
+  std::string fallback;
   for (const Path& p : paths()) {
-    if (!name.empty() && name != p.name) continue;
-    if (p.table && p.supported) return {p.table, ""};
+    if (!name.empty() && name != p.name && fallback.empty()) continue;
+    if (p.table && p.supported) {
+      if (!p.table->self_test || (!distrust && self_test(p.table))) return {p.table, fallback};
+      fallback += std::string(p.name) + ": the start-up self-test found other bits than two FMAs give";
+      continue;
+    }
     if (!name.empty())
       throw std::invalid_argument(source + ": expected an instruction path that this machine runs (" + usable + "), got '" +
                                   name + "'");

@@ -17,7 +17,8 @@ struct IsaChoice {
 };
 
 // `requested`: a path's name, or empty for COLIBRI_ISA, or, that unset or empty too, the best of this machine. Throws
-// std::invalid_argument when the name is unknown or this machine cannot run it.
-IsaChoice choose_isa(const std::string& requested);
+// std::invalid_argument when the name is unknown or this machine cannot run it. A path with special instructions whose
+// self-test fails, or all of them with `distrust`, gives way to the next one.
+IsaChoice choose_isa(const std::string& requested, bool distrust);
 
 }  // namespace colibri

@@ -2,7 +2,10 @@
 #pragma once
 #include "kernel_table.h"
 #include "elementwise_kernels.h"
+#include "gemm_kernels.h"
 #include "math16.h"
+#include "pack_kernels.h"
+#include "self_test_kernels.h"
 #include "simd.h"
 
 namespace colibri {
@@ -12,6 +15,14 @@ namespace COLIBRI_ISA {
 constexpr KernelTable make_table() {
   KernelTable t{};
   t.isa = COLIBRI_ISA_NAME;
+  t.gemm_f32[kWeightBf16] = fma_kernels<kFmaRows, WeightsBf16>();
+  t.gemm_f32[kWeightFp16] = fma_kernels<kFmaRows, WeightsFp16>();
+  t.gemm_f32[kWeightF32] = fma_kernels<kFmaRows, WeightsF32>();
+#if defined(COLIBRI_HAS_DPBF16)
+  t.gemm_bf16 = dpbf16_kernels();
+  t.self_test = self_test;
+#endif
+  t.pack_panel = pack_panel;
   t.add_inplace = add_inplace;
   return t;
 }

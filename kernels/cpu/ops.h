@@ -8,5 +8,7 @@ namespace colibri {
 using BackendClass = nb::class_<Backend>;
 
 void bind_elementwise(BackendClass& c);
+void bind_expert_units(BackendClass& c);
+void bind_linear(nb::module_& m, BackendClass& c);
 
 }  // namespace colibri

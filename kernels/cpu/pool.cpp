@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -105,11 +106,15 @@ void Pool::run(int64_t items, int64_t grain, int64_t bytes, Function fn, void* c
   caller_sleeps_.store(false);
 }
 
+// Large chunks first (long streams through memory), then ever smaller ones (nobody waits long for the last).
 void Pool::drain(int id) {
-  for (;;) {
-    const int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
-    if (begin >= items_) return;
-    fn_(context_, begin, begin + grain_ < items_ ? begin + grain_ : items_, id);
+  int64_t begin = next_.load(std::memory_order_relaxed);
+  while (begin < items_) {
+    const int64_t share = (items_ - begin) / (4 * threads_);
+    const int64_t end = std::min(items_, begin + std::max(grain_, share));
+    if (!next_.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
+    fn_(context_, begin, end, id);
+    begin = next_.load(std::memory_order_relaxed);
   }
 }
 

@@ -31,7 +31,7 @@ class Pool {
   void close();
   int threads() const { return threads_; }
 
-  // Runs `fn` over [0, items) in chunks of `grain` items; `bytes`: an estimate of what the whole job touches. Returns
+  // Runs `fn` over [0, items) in chunks of at least `grain` items; `bytes`: an estimate of what the whole job touches. Returns
   // when all is done. One caller at a time (Backend's mutex).
   void run(int64_t items, int64_t grain, int64_t bytes, Function fn, void* context) noexcept;
 

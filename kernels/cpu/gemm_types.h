@@ -1,0 +1,60 @@
+// Plain data between the matrix-product drivers and the kernels. Layouts: docs/numerics.md, "Packed layout".
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+namespace colibri {
+
+constexpr int kPanel = 32;
+constexpr int kMaxTile = 12;
+
+// Element type of stored weights.
+enum WeightType : int { kWeightBf16 = 0, kWeightFp16 = 1, kWeightF32 = 2 };
+constexpr int kWeightTypes = 3;
+
+// How rows are packed for a tile, [K/2][rows][2]: as fp32 (two FMAs per pair) or as bf16 (vdpbf16ps, bf16 weights only).
+enum RowType : int { kRowF32 = 0, kRowBf16 = 1 };
+constexpr size_t row_element(RowType t) { return t == kRowBf16 ? 2 : 4; }
+
+// What happens to a tile's sums.
+enum Finish : int {
+  kStore,  // y = acc (also the exact spill of a K block)
+  kScale,  // y = scale[row] * acc
+  kSilu,   // columns 0..15 are gate, 16..31 up: silu(g) * u, packed as rows of the next matrix
+};
+
+// One row tile times (a K block of) one panel.
+struct GemmTile {
+  const void* a;     // packed rows [k2][rows][2]
+  const void* w;     // [k2][32][2]; fp32: [2 * k2][32]
+  int64_t k2;        // pairs of K
+  bool resume;       // continue from y instead of +0
+  Finish finish;
+  float* const* y;   // one destination row per row of the tile (kStore, kScale, resume)
+  int64_t column;    // first column of the panel in y
+  int columns;       // of 32; more are never written
+  const float* scale;
+  void* h;           // kSilu: packed rows of the next matrix, at this panel's first pair
+  bool round_h;      // kSilu: round to bf16 (rows packed as bf16 always are)
+  const char* prefetch;    // to the L2 cache, or nullptr
+  int prefetch_lines;      // cache lines in every 8 pairs
+};
+
+using GemmTileFunction = void (*)(const GemmTile&);
+
+// One tile function per number of rows, 1 .. max_rows.
+struct GemmKernels {
+  int max_rows;  // 0: this combination does not exist on this path
+  GemmTileFunction tile[kMaxTile + 1];
+};
+
+// 32 rows of a matrix -> one panel.
+struct PackPanel {
+  const void* row[kPanel];  // nullptr: zeros. Any alignment
+  WeightType from, to;      // equal, or to == bf16
+  int64_t k;                // elements of a row
+  int64_t k2;               // pairs to write, >= (k + 1) / 2
+  void* out;
+};
+
+}  // namespace colibri

@@ -1,0 +1,114 @@
+// linear and packing.
+#include <algorithm>
+
+#include "gemm.h"
+#include "ops.h"
+
+namespace colibri {
+namespace {
+
+// x: fp32, or bf16 with bf16 weights.
+void linear(Backend& backend, nb::handle x_array, nb::handle weight, nb::handle out_array) {
+  PackedMatrix w(weight, "weight");
+  View x(x_array, "x", w.matrix.type == kWeightBf16 ? kF32 | kBf16 : kF32, {kAny, w.matrix.k});
+  View out(out_array, "out", kF32, {x.shape(0), w.matrix.n}, true);
+  const Rows rows{static_cast<const char*>(x.data()), x.dtype() == kBf16, w.matrix.k, nullptr};
+  float* y = out.as<float>();
+  Call call(backend);
+  linear_rows(backend, rows, x.shape(0), w.matrix, y);
+}
+
+// Fills in what the panels of one matrix share, and where row c of panel p comes from.
+template <class RowOf>
+void pack_matrix(const KernelTable& kernels, const Matrix& m, WeightType from, int64_t valid_k, int64_t begin, int64_t end,
+                 char* out, RowOf row_of) {
+  PackPanel panel{};
+  panel.from = from;
+  panel.to = m.type;
+  panel.k = valid_k;
+  panel.k2 = m.pairs();
+  for (int64_t p = begin; p < end; p++) {
+    for (int c = 0; c < kPanel; c++) panel.row[c] = row_of(p, c);
+    panel.out = out + p * m.panel_bytes();
+    kernels.pack_panel(panel);
+  }
+}
+
+const char* row_at(const View& v, int64_t row) {
+  return row < v.shape(0) ? static_cast<const char*>(v.data()) + row * v.shape(1) * int64_t(dtype_size(v.dtype())) : nullptr;
+}
+
+constexpr unsigned kWeightDtypes = kBf16 | kFp16 | kF32;
+
+void check_extents(const View& v) {
+  for (int i = 0; i < 2; i++)
+    if (v.shape(i) < 1 || v.shape(i) > kMaxExtent) fail_value(v.name(), "extents from 1 to 2^31", v.describe());
+}
+
+WeightType target_type(const View& v, bool to_bf16) { return to_bf16 ? kWeightBf16 : weight_type(v.dtype()); }
+
+// Returns (dtype, n, k, data).
+nb::tuple pack_linear(Backend& backend, nb::handle weight, bool to_bf16) {
+  View w(weight, "weight", kWeightDtypes, {kAny, kAny});
+  check_extents(w);
+  const Matrix m{target_type(w, to_bf16), w.shape(0), w.shape(1), nullptr};
+  nb::object block = new_bytes(size_t(m.bytes()));
+  View out(block, "out", kU8, {m.bytes()}, true);
+  {
+    Call call(backend);
+    backend.pool.run(m.panels(), 1, 2 * m.bytes(), [&](int64_t begin, int64_t end, int) {
+      pack_matrix(backend.kernels, m, weight_type(w.dtype()), m.k, begin, end, static_cast<char*>(out.data()),
+                  [&](int64_t p, int c) { return row_at(w, p * kPanel + c); });
+    });
+  }
+  return nb::make_tuple(weight_type_name(m.type), m.n, m.k, block);
+}
+
+// Returns (dtype, hidden, ffn, data).
+nb::tuple pack_expert(Backend& backend, nb::handle gate_array, nb::handle up_array, nb::handle down_array, bool to_bf16) {
+  View gate(gate_array, "gate", kWeightDtypes, {kAny, kAny});
+  check_extents(gate);
+  const int64_t ffn = gate.shape(0), hidden = gate.shape(1);
+  View up(up_array, "up", gate.dtype(), {ffn, hidden});
+  View down(down_array, "down", gate.dtype(), {hidden, ffn});
+  const Expert e(target_type(gate, to_bf16), hidden, ffn, nullptr);
+  nb::object block = new_bytes(size_t(e.bytes()));
+  View out(block, "out", kU8, {e.bytes()}, true);
+  const WeightType from = weight_type(gate.dtype());
+  char* const data = static_cast<char*>(out.data());
+  const int64_t first = e.gate_up.panels();
+  constexpr int kHalf = kPanel / 2;
+  {
+    Call call(backend);
+    backend.pool.run(first + e.down.panels(), 1, 2 * e.bytes(), [&](int64_t begin, int64_t end, int) {
+      if (begin < first)
+        pack_matrix(backend.kernels, e.gate_up, from, hidden, begin, std::min(end, first), data, [&](int64_t p, int c) {
+          return c < kHalf ? row_at(gate, p * kHalf + c) : row_at(up, p * kHalf + c - kHalf);
+        });
+      if (end > first)
+        pack_matrix(backend.kernels, e.down, from, ffn, std::max(begin, first) - first, end - first,
+                    data + e.gate_up.bytes(), [&](int64_t p, int c) { return row_at(down, p * kPanel + c); });
+    });
+  }
+  return nb::make_tuple(weight_type_name(e.gate_up.type), hidden, ffn, block);
+}
+
+int64_t packed_linear_bytes(const std::string& dtype, int64_t n, int64_t k) {
+  return Matrix{parse_weight_type(dtype, "packed"), n, k, nullptr}.bytes();
+}
+
+int64_t packed_expert_bytes(const std::string& dtype, int64_t hidden, int64_t ffn) {
+  return Expert(parse_weight_type(dtype, "packed"), hidden, ffn, nullptr).bytes();
+}
+
+}  // namespace
+
+void bind_linear(nb::module_& m, BackendClass& c) {
+  m.def("packed_linear_bytes", &packed_linear_bytes, nb::arg("dtype"), nb::arg("n"), nb::arg("k"));
+  m.def("packed_expert_bytes", &packed_expert_bytes, nb::arg("dtype"), nb::arg("hidden"), nb::arg("ffn"));
+  c.def("linear", &linear, nb::arg("x"), nb::arg("weight"), nb::arg("out"));
+  c.def("pack_linear", &pack_linear, nb::arg("weight"), nb::arg("to_bf16"));
+  c.def("pack_expert", &pack_expert, nb::arg("gate"), nb::arg("up"), nb::arg("down"), nb::arg("to_bf16"));
+}
+
+}  // namespace colibri
