@@ -1,0 +1,289 @@
+"""One worker's stream shared by several threads: every message has an inbox of its own.
+
+Whoever waits first reads the link for all and hands others their answers; when it has its own, the next
+waiter reads on. So an answer reaches a lone caller without passing through a thread in between.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from _thread import LockType, allocate_lock
+from collections.abc import Callable
+
+from colibri.deadline import Clock, Deadline
+from colibri.errors import Busy, ColibriError, DeadlineExpired, FrameError, InvalidInput, WorkerLost
+from colibri.placement import WorkerEndpoint
+from colibri.router_service.replies import REPLY_KINDS
+from colibri.transport.link import Link
+from colibri.v1 import expert_pb2
+from colibri.wire.chunks import Reassembler, message_frames
+from colibri.wire.frame import Frame, read_frame, verify, write_frame
+from colibri.wire.header import Header
+from colibri.wire.limits import FrameLimits
+from colibri.wire.units import check_result
+
+#: Messages of one stream that may wait for their answers; one more is Busy.
+MAX_IN_FLIGHT = 256
+
+
+class Message:
+    """A request under way: one attempt at one dispatch. Its fields belong to its connection's lock."""
+
+    __slots__ = ("attempt", "correlation_id", "error", "reply", "sent_at", "units", "wake")
+
+    def __init__(self, correlation_id: int, attempt: int, units: int) -> None:
+        self.correlation_id = correlation_id
+        self.attempt = attempt
+        self.units = units
+        self.sent_at = 0.0
+        self.reply: Frame | None = None
+        self.error: ColibriError | None = None
+        self.wake: LockType | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.reply is not None or self.error is not None
+
+
+class Connection:
+    """A live link to one incarnation of a worker. Once lost it is never read again and all its messages have
+    failed.
+
+    on_close: called once, when the connection ends, to free what lies under the link. on_late: called for
+    each answer that nobody waits for.
+    """
+
+    def __init__(
+        self,
+        endpoint: WorkerEndpoint,
+        link: Link,
+        limits: FrameLimits,
+        max_rows: int,
+        *,
+        on_close: Callable[[], None] = lambda: None,
+        on_late: Callable[[], None] = lambda: None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.endpoint = endpoint
+        self.max_rows = max_rows
+        self._link = link
+        self._limits = limits
+        self._on_close = on_close
+        self._on_late = on_late
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._in_flight: dict[int, Message] = {}
+        self._reading = False
+        self._lost: ColibriError | None = None
+        self._newest = 0
+        self._heard_at = clock()
+        self._reassembler = Reassembler(MAX_IN_FLIGHT, MAX_IN_FLIGHT * limits.max_reply_bytes)
+
+    @property
+    def peer(self) -> str:
+        return self.endpoint.name
+
+    @property
+    def lost(self) -> ColibriError | None:
+        """Why the connection ended; None while it lives."""
+        return self._lost
+
+    def send(self, header: Header, tensor: bytes | memoryview, deadline: Deadline, wait_s: float) -> Message:
+        """Sends a FORWARD; `receive` takes the answer, or `abandon` gives it up.
+
+        correlation_id is above 0 and unique on this stream. Raises the connection's error when it is lost,
+        Busy when too many messages wait, DeadlineExpired or WorkerLost when the link takes no frame in
+        time.
+        """
+        message = Message(header.correlation_id, header.attempt, header.units)
+        with self._lock:
+            if self._lost is not None:
+                raise self._lost
+            if len(self._in_flight) >= MAX_IN_FLIGHT:
+                raise Busy(f"{self.peer}: {MAX_IN_FLIGHT} messages wait for answers already", peer=self.peer)
+            self._in_flight[message.correlation_id] = message
+            self._newest = max(self._newest, message.correlation_id)
+            message.sent_at = self._clock()
+        try:
+            for parts in message_frames(header, tensor):
+                self._link.send(parts, deadline.bound(wait_s, self._clock))
+        except WorkerLost as error:
+            self.fail(error)
+            raise
+        except BaseException as error:
+            # Part of the message may have left: the worker can never complete it, but forgets it on CANCEL.
+            self.abandon(message)
+            if isinstance(error, DeadlineExpired) and not deadline.expired(self._clock):
+                raise WorkerLost(error.message, peer=self.peer) from error
+            raise
+        return message
+
+    def receive(self, message: Message, deadline: Deadline, wait_s: float) -> Frame:
+        """The validated answer. Raises WorkerLost or FrameError when the link is lost or talks nonsense, or
+        is silent for `wait_s` seconds; DeadlineExpired when the deadline ends first. All name the
+        worker."""
+        until = self._clock() + deadline.bound(wait_s, self._clock)
+        try:
+            while not message.done:
+                self._read_or_wait(message, until)
+                if not message.done and self._clock() >= until:
+                    self._time_out(message, deadline, wait_s)
+        except BaseException:
+            self.abandon(message)
+            raise
+        finally:
+            # This thread read, or was woken to read and needs it no more: the next one must.
+            self._hand_over()
+        if message.error is not None:
+            raise message.error
+        if message.reply is None:
+            raise FrameError(f"{self.peer}: a message without outcome", peer=self.peer)
+        return message.reply
+
+    def abandon(self, message: Message) -> None:
+        """Nobody waits any more: a late answer is dropped, and the worker is told, without waiting."""
+        self._settle(message, None, DeadlineExpired(f"{self.peer}: given up", peer=self.peer))
+        cancel = Header(
+            kind=expert_pb2.FRAME_KIND_CANCEL,
+            correlation_id=message.correlation_id,
+            attempt=message.attempt,
+            last_chunk=True,
+            incarnation=self.endpoint.incarnation,
+        )
+        try:
+            self._link.send(write_frame(cancel), 0.0)
+        except WorkerLost as error:
+            self.fail(error)
+        except DeadlineExpired:
+            return
+
+    def fail(self, error: ColibriError) -> None:
+        """Ends the connection: every message in flight fails at once with `error`."""
+        with self._lock:
+            if self._lost is not None:
+                return
+            self._lost = error
+            messages = list(self._in_flight.values())
+            self._in_flight.clear()
+            wakes = []
+            for message in messages:
+                message.error = error
+                wakes.append(message.wake)
+                message.wake = None
+        for wake in wakes:
+            if wake is not None:
+                wake.release()
+        self._link.close()
+        self._on_close()
+
+    def close(self) -> None:
+        self.fail(WorkerLost(f"{self.peer}: the router closed the connection", peer=self.peer))
+
+    def _read_or_wait(self, message: Message, until: float) -> None:
+        """Reads the link if nobody does, else sleeps until woken or the time is over."""
+        with self._lock:
+            if message.done:
+                return
+            lead = not self._reading
+            if lead:
+                self._reading = True
+            else:
+                message.wake = wake = allocate_lock()
+                wake.acquire()
+        if lead:
+            try:
+                self._read_for(message, until)
+            finally:
+                with self._lock:
+                    self._reading = False
+        else:
+            wake.acquire(timeout=max(0.0, until - self._clock()))
+
+    def _read_for(self, message: Message, until: float) -> None:
+        """Reads the link, for every message, until `message` is done or the time is over."""
+        while not message.done:
+            left = until - self._clock()
+            if left <= 0:
+                return
+            try:
+                data = self._link.receive(left)
+                self._heard_at = self._clock()
+                self._deliver(data)
+            except DeadlineExpired:
+                continue
+            except WorkerLost as error:
+                self.fail(error)
+            except (FrameError, InvalidInput, Busy) as error:
+                self.fail(FrameError(f"{self.peer}: {error.message}", peer=self.peer))
+
+    def _deliver(self, data: memoryview) -> None:
+        """Raises FrameError or InvalidInput when the frame is nothing that the worker may send now."""
+        frame = read_frame(_as_bytes(data))
+        verify(frame)
+        header = frame.header
+        message = self._in_flight.get(header.correlation_id)
+        if message is None or header.attempt != message.attempt:
+            if not 1 <= header.correlation_id <= self._newest:
+                raise InvalidInput("correlation_id", f"1 to {self._newest}", header.correlation_id)
+            self._reassembler.discard((header.correlation_id, header.attempt))
+            if header.last_chunk:
+                self._on_late()
+            return
+        if header.chunk_index == 0:
+            self._check_first(header, message)
+        whole = self._reassembler.add(frame)
+        if whole is not None:
+            self._settle(message, whole, None)
+
+    def _check_first(self, header: Header, message: Message) -> None:
+        if header.kind not in REPLY_KINDS:
+            raise InvalidInput("kind", f"one of {sorted(REPLY_KINDS)}", header.kind)
+        if header.incarnation != self.endpoint.incarnation:
+            raise InvalidInput("incarnation", str(self.endpoint.incarnation), header.incarnation)
+        if header.kind == expert_pb2.FRAME_KIND_RESULT:
+            check_result(header, message.units, self._limits)
+        elif header.total_bytes:
+            raise InvalidInput("total_bytes", "0 in a refusal", header.total_bytes)
+
+    def _settle(self, message: Message, reply: Frame | None, error: ColibriError | None) -> None:
+        with self._lock:
+            if self._in_flight.pop(message.correlation_id, None) is None:
+                return
+            message.reply = reply
+            message.error = error
+            wake, message.wake = message.wake, None
+        if wake is not None:
+            wake.release()
+
+    def _hand_over(self) -> None:
+        """Wakes one waiter, if nobody reads, to take over."""
+        with self._lock:
+            if self._reading:
+                return
+            waiting = next((m for m in self._in_flight.values() if m.wake is not None), None)
+            if waiting is None:
+                return
+            wake, waiting.wake = waiting.wake, None
+        if wake is not None:
+            wake.release()
+
+    def _time_out(self, message: Message, deadline: Deadline, wait_s: float) -> None:
+        if deadline.expired(self._clock):
+            error: ColibriError = DeadlineExpired(
+                f"{self.peer}: the deadline passed before its answer came", peer=self.peer
+            )
+        else:
+            error = WorkerLost(f"{self.peer}: no answer within {wait_s:g} s", peer=self.peer)
+            if self._heard_at < message.sent_at:
+                # Nothing at all came: hung or cut off. The rest in flight would only wait as long again.
+                self.fail(error)
+                return
+        self._settle(message, None, error)
+        self.abandon(message)
+
+
+def _as_bytes(data: memoryview) -> bytes:
+    """The bytes under a view of all of them, or a copy."""
+    whole = data.obj
+    return whole if isinstance(whole, bytes) and len(whole) == data.nbytes else bytes(data)

@@ -1,0 +1,74 @@
+"""The first words with a worker: both must speak one protocol and would compute the same bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import grpc
+
+from colibri.errors import ColibriError, DeadlineExpired, NumericsMismatch, WorkerLost
+from colibri.placement import WorkerEndpoint
+from colibri.rpc.status import from_rpc_error
+from colibri.v1 import expert_pb2, expert_pb2_grpc
+from colibri.wire.protocol import PROTOCOL_MAX, PROTOCOL_MIN
+
+
+@dataclass(frozen=True, slots=True)
+class RouterIdentity:
+    """What a router shows its workers. pack_hash: empty when weights come from the checkpoint itself."""
+
+    router_name: str
+    model_hash: str
+    expert_numerics_id: str
+    pack_hash: str = ""
+    protocol_min: int = PROTOCOL_MIN
+    protocol_max: int = PROTOCOL_MAX
+
+
+def shake_hands(
+    channel: grpc.Channel, endpoint: WorkerEndpoint, identity: RouterIdentity, timeout_s: float
+) -> expert_pb2.HandshakeReply:
+    """Asks the worker who it is and compares.
+
+    Raises NumericsMismatch when anything that decides bits or framing differs, naming both values; WorkerLost
+    when the worker cannot be reached, does not answer within `timeout_s`, or is another life than `endpoint`
+    says; else the worker's own typed error.
+    """
+    request = expert_pb2.HandshakeRequest(
+        protocol_min=identity.protocol_min,
+        protocol_max=identity.protocol_max,
+        model_hash=identity.model_hash,
+        pack_hash=identity.pack_hash,
+        expert_numerics_id=identity.expert_numerics_id,
+        router_name=identity.router_name,
+    )
+    name = endpoint.name
+    try:
+        reply = expert_pb2_grpc.ExpertStub(channel).Handshake(request, timeout=timeout_s)
+    except grpc.RpcError as error:
+        raise _handshake_error(error, endpoint, timeout_s) from None
+    if reply.incarnation != endpoint.incarnation:
+        expected = f"incarnation {endpoint.incarnation} at {endpoint.target}"
+        raise WorkerLost(f"{name}: expected {expected}, got {reply.incarnation}", peer=name)
+    for field, expected, got in (
+        ("model_hash", identity.model_hash, reply.model_hash),
+        ("pack_hash", identity.pack_hash, reply.pack_hash),
+        ("expert_numerics_id", identity.expert_numerics_id, reply.expert_numerics_id),
+    ):
+        if expected != got:
+            text = f"{name}: {field}: expected {expected!r} (router), got {got!r} (worker)"
+            raise NumericsMismatch(text, peer=name)
+    if not identity.protocol_min <= reply.protocol <= identity.protocol_max:
+        spoken = f"{identity.protocol_min} to {identity.protocol_max} (router)"
+        text = f"{name}: protocol: expected {spoken}, got {reply.protocol} (worker)"
+        raise NumericsMismatch(text, peer=name)
+    return reply
+
+
+def _handshake_error(error: grpc.RpcError, endpoint: WorkerEndpoint, timeout_s: float) -> ColibriError:
+    typed = from_rpc_error(error, endpoint.name)
+    if isinstance(typed, DeadlineExpired):
+        # The bound is this router's own, so the caller may try again, elsewhere.
+        text = f"{endpoint.name}: no handshake with {endpoint.target} within {timeout_s:g} s"
+        return WorkerLost(text, peer=endpoint.name)
+    return typed
