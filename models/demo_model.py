@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,6 +42,11 @@ _README = f"""Demo model of Colibri, made from SmolLM2-135M-Instruct (HuggingFac
 {DISTRIBUTION} {VERSION}. Changed: dequantised to bf16; each feed-forward network became {EXPERTS} experts by
 sparse upcycling, each with a small random perturbation of its own; a gate was added.
 """
+
+
+def colibri_home(environ: Mapping[str, str]) -> Path:
+    """Root of everything that Colibri keeps: $COLIBRI_HOME, else ~/.cache/colibri."""
+    return Path(environ.get("COLIBRI_HOME") or Path.home() / ".cache" / "colibri")
 
 
 def demo_model_path(home: Path) -> Path:
@@ -146,8 +151,8 @@ def _write_folder(folder: Path, report: Progress) -> None:
 
 
 def _recipe() -> str:
-    """Changes with the builder's revision and with any tensor."""
-    return f"{_REVISION}-{hashlib.sha256(DIGESTS.read_bytes()).hexdigest()}"
+    """Changes with the builder's revision, the note and any tensor."""
+    return f"{_REVISION}-{hashlib.sha256(_README.encode() + DIGESTS.read_bytes()).hexdigest()}"
 
 
 @contextmanager

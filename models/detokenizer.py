@@ -10,6 +10,7 @@ _REPLACEMENT = "\ufffd"
 _CONTEXT = 8
 """Ids before the stream that are decoded with it: decoders join words and strip spaces by what stands before.
 """
+_LOOK_BACK = 64
 _MAX_HELD = 32
 """Ids without a whole character at the end after which the text is taken to be broken and not unfinished."""
 
@@ -24,30 +25,29 @@ class IncrementalDetokenizer:
 
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._ids = list(context[-_CONTEXT:])
-        # The first `_sent` characters of the window's text are given out; ids from `_settled` on are held.
+        # The window that is decoded: `_settled` ids of context, whose text is out, then ids that are held.
+        # The first `_sent` characters of the window's text are out.
+        self._ids = self._whole_context([i for i in context[-_LOOK_BACK:] if i not in tokenizer.special])
         self._settled = len(self._ids)
         self._sent = len(self._text().rstrip(_REPLACEMENT))
 
     def push(self, token: int) -> str:
         """The text that is whole now that `token` came; often one token's, maybe empty."""
+        if token in self._tokenizer.special:
+            return ""
         self._ids.append(token)
         text = self._text()
         whole = text.rstrip(_REPLACEMENT)
-        if len(whole) == len(text):
+        full = len(self._ids) - self._settled > _MAX_HELD
+        if len(whole) == len(text) and (len(text) > self._sent or full):
             piece = text[self._sent :]
-            # Keep the tokens of this piece as the context of the next.
-            self._ids = self._ids[max(0, min(self._settled, len(self._ids) - _CONTEXT)) :]
-            self._settled = len(self._ids)
-            self._sent = len(self._text())
+            # A window may only begin where a character does: byte-fallback decoders spoil the run otherwise.
+            self._settle(self._ids[self._settled :], 0)
             return piece
-        if len(self._ids) - self._settled > _MAX_HELD:
+        if full:
             # Broken bytes, not an unfinished character: only the last one can still become something else.
-            whole = text[:-1]
-            piece = whole[self._sent :]
-            self._ids = self._ids[-_CONTEXT:]
-            self._settled = len(self._ids)
-            self._sent = max(0, len(self._text()) - 1)
+            piece = text[self._sent : -1]
+            self._settle(self._ids[-_CONTEXT:], 1)
             return piece
         piece = whole[self._sent :]
         self._sent = max(self._sent, len(whole))
@@ -58,8 +58,20 @@ class IncrementalDetokenizer:
         then.
         """
         piece = self._text()[self._sent :]
-        self._ids, self._settled, self._sent = [], 0, 0
+        self._settle([], 0)
         return piece
+
+    def _settle(self, ids: list[int], held_characters: int) -> None:
+        self._ids = ids
+        self._settled = len(ids)
+        self._sent = max(0, len(self._text()) - held_characters)
+
+    def _whole_context(self, ids: list[int]) -> list[int]:
+        """The last few ids, a few more if they would begin inside a character."""
+        for length in range(_CONTEXT, _CONTEXT + 4):
+            if not self._tokenizer.decode(ids[-length:]).startswith(_REPLACEMENT):
+                return ids[-length:]
+        return ids[-_CONTEXT:]
 
     def _text(self) -> str:
         return self._tokenizer.decode(self._ids)

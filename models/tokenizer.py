@@ -68,15 +68,16 @@ class Tokenizer:
         own BOS: pass False. Raises InvalidInput for text that is no valid Unicode.
         """
         try:
-            ids = list(self._inner.encode(text, add_special_tokens=False).ids)
+            text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise InvalidInput("text", "valid Unicode without lone surrogates", error.reason) from None
+        ids = list(self._inner.encode(text, add_special_tokens=False).ids)
         if add_special and self.add_bos and self.bos is not None and ids[:1] != [self.bos]:
             ids.insert(0, self.bos)
         return ids
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """Text of the ids; bytes that are no UTF-8 read U+FFFD. Raises InvalidInput for an id out of range."""
+        """Text of the ids; bytes that are no UTF-8 read U+FFFD. Raises InvalidInput for a bad id."""
         for i in ids:
             if not 0 <= i < 1 << 32:
                 raise InvalidInput("ids", "token ids, which are never negative and have 32 bits", i)

@@ -1,0 +1,88 @@
+"""Fixtures that several folders of tests share."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from colibri.kernels.cpu.backend import supported_isas
+from colibri.models.demo_model import build_demo_model, colibri_home
+from colibri.models.random_mixtral import RandomMixtral, random_mixtral
+
+#: Small enough for dozens of deployments, large enough that each of 3 workers holds experts of every layer.
+TINY = RandomMixtral(
+    hidden=64,
+    ffn=96,
+    layers=3,
+    experts=8,
+    top_k=2,
+    heads=4,
+    kv_heads=2,
+    vocab=512,
+    max_positions=1024,
+    seed=11,
+)
+#: How long threads and processes may take to end after a module's last test.
+_SETTLE_S = 10.0
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Path:
+    """Folder of the demo model in the Colibri home; built (ten seconds or so) if it is not there."""
+    return build_demo_model(colibri_home(os.environ))
+
+
+@pytest.fixture(scope="session")
+def tiny_mixtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Mixtral in bf16 with a tokenizer, made once."""
+    return random_mixtral(tmp_path_factory.mktemp("tiny") / "mixtral", TINY)
+
+
+@pytest.fixture(scope="session")
+def isas() -> tuple[str, ...]:
+    """The instruction paths of this machine."""
+    return tuple(supported_isas())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """No test module leaves a child process or a thread. What lives for the whole session was there
+    before."""
+    children, threads = child_processes(), set(threading.enumerate())
+    yield
+    until = time.monotonic() + _SETTLE_S
+    while (left := _left(children, threads)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not left, f"left behind: {left}"
+
+
+def child_processes() -> dict[int, str]:
+    """pid -> command line of this process's children, zombies included."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                command = (folder / "cmdline").read_text().replace("\0", " ").strip()
+            except (OSError, IndexError, ValueError):
+                continue  # it has just ended
+            if parent == os.getpid():
+                found[int(folder.name)] = command
+    return found
+
+
+def _left(children: dict[int, str], threads: set[threading.Thread]) -> list[str]:
+    processes = [f"pid {pid}: {command}" for pid, command in child_processes().items() if pid not in children]
+    # grpc's own helper threads end when they please.
+    ours = [thread for thread in threading.enumerate() if thread not in threads and not _is_grpcs(thread)]
+    return processes + [f"thread {thread.name}" for thread in ours]
+
+
+def _is_grpcs(thread: threading.Thread) -> bool:
+    target = getattr(thread, "_target", None)
+    return getattr(target, "__module__", "").startswith("grpc")
