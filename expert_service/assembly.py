@@ -1,0 +1,113 @@
+"""Puts one worker's parts together inside a process that is already pinned."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+from colibri.errors import ConfigError
+from colibri.expert_service.config import WorkerConfig
+from colibri.expert_service.counters import Counters
+from colibri.expert_service.epochs import Epochs
+from colibri.expert_service.execute import run_units
+from colibri.expert_service.queue import ExecutionQueue
+from colibri.expert_service.servicer import ExpertServicer, Identity
+from colibri.expert_service.store import WeightStore
+from colibri.expert_service.stream import RunUnits, Worker
+from colibri.kernels.api import Backend, ComputeMode
+from colibri.kernels.factory import make_backend
+from colibri.models.checkpoint import Checkpoint
+from colibri.numerics import ExpertNumerics
+from colibri.rpc.server import RpcServer, build_server
+from colibri.transport.options import server_options
+from colibri.wire.limits import FrameLimits
+
+#: Control calls (handshake, load, retire, status, reflection) that may run beside the streams.
+_CONTROL_CALLS = 16
+#: The queue holds as many bytes as this many of the largest requests, at least _MIN_QUEUE_BYTES.
+_LARGEST_REQUESTS = 4
+_MIN_QUEUE_BYTES = 16 << 20
+_STOP_S = 0.5
+
+
+class WorkerServer:
+    """A worker that listens. `start` makes it answer; `stop` drains it."""
+
+    def __init__(
+        self, config: WorkerConfig, *, backend: Backend | None = None, run: RunUnits | None = None
+    ) -> None:
+        """backend: None makes the configured one; run: what computes units, None:
+        colibri.expert_service.execute.
+
+        Raises CheckpointError, ConfigError.
+        """
+        checkpoint = Checkpoint.open(config.model)
+        shapes = checkpoint.config
+        mode = ComputeMode(config.compute_mode)
+        limits = FrameLimits(
+            shapes.layers, shapes.experts, shapes.top_k, shapes.hidden, config.compute_mode, config.max_rows
+        )
+        self._backend = _make_backend(config) if backend is None else backend
+        self.store = WeightStore(checkpoint, self._backend, mode)
+        max_bytes = max(_MIN_QUEUE_BYTES, _LARGEST_REQUESTS * limits.max_request_bytes)
+        worker = Worker(
+            name=config.name,
+            incarnation=config.incarnation,
+            limits=limits,
+            run=partial(run_units, self._backend, self.store) if run is None else run,
+            queue=ExecutionQueue(config.max_queued, max_bytes),
+            max_requests=config.max_queued,
+            max_bytes=max_bytes,
+            epochs=Epochs(),
+            counters=Counters(),
+            draining=threading.Event(),
+        )
+        numerics = ExpertNumerics.of(self._backend.name, config.compute_mode, shapes.dtype)
+        identity = Identity(
+            model_hash=checkpoint.model_hash(),
+            expert_numerics_id=numerics.id,
+            isa=self._backend.isa,
+            compute_threads=self._backend.threads,
+            numa_node=config.numa_node,
+            oversubscribed=config.oversubscribed,
+        )
+        self.worker = worker
+        self._servicer = ExpertServicer(worker, identity, self.store, config.max_streams)
+        self._server: RpcServer = build_server(
+            [self._servicer.service()],
+            listen=config.listen,
+            max_calls=config.max_streams + _CONTROL_CALLS,
+            options=server_options(limits.max_frame_bytes),
+            name=config.name,
+        )
+
+    @property
+    def target(self) -> str:
+        """Address for clients."""
+        return self._server.target
+
+    def start(self) -> None:
+        self._server.start()
+        self._server.set_serving(True)
+
+    def stop(self, grace_s: float) -> bool:
+        """NOT_SERVING, then what is in flight ends within `grace_s` seconds, then the server and the backend
+        end.
+
+        Returns whether everything in flight was answered.
+        """
+        self._server.set_serving(False)
+        drained = self._servicer.drain(grace_s)
+        ended = self._server.stop(_STOP_S if drained else 0.0)
+        if drained and ended:
+            self._backend.close()
+        return drained and ended
+
+
+def _make_backend(config: WorkerConfig) -> Backend:
+    # The reference backend has one thread and no pinning of its own: the process is pinned already.
+    cpus = config.cpus if config.backend == "cpu" and config.cpus else None
+    try:
+        return make_backend(config.backend, threads=config.threads, isa=config.isa, cpus=cpus)
+    except ValueError as error:
+        raise ConfigError("backend", "a backend, threads and isa that this machine has", error) from error

@@ -1,0 +1,62 @@
+"""What a worker process is started with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from colibri.errors import ConfigError
+from colibri.transport.address import parse_address
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """Raises ConfigError, naming the field, for a value out of range.
+
+    model: folder of the checkpoint, the only place experts come from. name, incarnation: who this is; the
+    pair is never reused. listen: "unix:/path" or "host:port" (port 0: a free one). compute_mode: 'fp32' or
+    'bf16'. backend, threads, isa: as in colibri.kernels.factory.make_backend. cpus: CPUs to run on (none: as
+    inherited). numa_node: node for weights (-1: as inherited). oversubscribed: the CPUs are another worker's,
+    too; reported, nothing else. max_rows: rows of one request. max_queued: requests that may wait.
+    max_streams: routers at once. grace_s: seconds for what is in flight after SIGTERM. parent_pid: the
+    process that started this one and whose end ends it.
+    """
+
+    model: Path
+    name: str
+    listen: str
+    compute_mode: str
+    incarnation: int = 1
+    backend: str = "cpu"
+    threads: int | None = None
+    isa: str | None = None
+    cpus: tuple[int, ...] = ()
+    numa_node: int = -1
+    oversubscribed: bool = False
+    max_rows: int = 1024
+    max_queued: int = 64
+    max_streams: int = 32
+    grace_s: float = 10.0
+    parent_pid: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name or len(self.name) > 64 or not self.name.isprintable():
+            raise ConfigError("name", "1 to 64 printable characters", repr(self.name))
+        parse_address(self.listen, "listen")
+        if self.compute_mode not in ("fp32", "bf16"):
+            raise ConfigError("compute_mode", "fp32 or bf16", self.compute_mode)
+        for field, low, high in (
+            ("incarnation", 1, (1 << 64) - 1),
+            ("numa_node", -1, 1023),
+            ("max_rows", 1, 1 << 16),
+            ("max_queued", 1, 1 << 16),
+            ("max_streams", 1, 1024),
+            ("grace_s", 0, 3600),
+        ):
+            value = getattr(self, field)
+            if not low <= value <= high:
+                raise ConfigError(field, f"{low} to {high}", value)
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise ConfigError("threads", "1 to 1024", self.threads)
+        if any(cpu < 0 for cpu in self.cpus) or len(set(self.cpus)) != len(self.cpus):
+            raise ConfigError("cpus", "CPU numbers that differ", self.cpus)

@@ -1,0 +1,48 @@
+"""The one routine that computes units, for workers and for the local executor alike."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colibri.kernels.api import F32, U32, Array, Backend, PackedExpert, UnitBatch
+from colibri.v1 import expert_pb2
+
+_BF16_EXPONENT = 0x7F80
+
+
+class Experts(Protocol):
+    """Where packed experts come from (colibri.expert_service.store.WeightStore)."""
+
+    def get(self, layer: int, expert: int) -> PackedExpert: ...
+
+
+def run_units(backend: Backend, store: Experts, layer: int, x: Array, batch: UnitBatch) -> tuple[F32, U32]:
+    """x [R, hidden] fp32 or bf16 (uint16), `batch` with rows below R -> (fp32 [U, hidden], status u32 [U]).
+
+    A row that holds NaN or Inf fails alone: its units get the status NOT_FINITE and zeros, the others are
+    what they would be without it. Raises ExpertNotLoaded, or the backend's ValueError and TypeError for a
+    batch that does not fit.
+    """
+    experts = [store.get(layer, expert) for expert in batch.group_expert.tolist()]
+    status = np.zeros(len(batch.unit_slots), np.uint32)
+    bad = _rows_not_finite(x)
+    if bad is None:
+        return backend.expert_units(x, experts, batch), status
+    clean = x.copy()
+    clean[bad] = 0
+    units = backend.expert_units(clean, experts, batch)
+    failed = batch.entry_unit[bad[batch.entry_row]]
+    status[failed] = expert_pb2.UNIT_STATUS_NOT_FINITE
+    units[failed] = 0.0
+    return units, status
+
+
+def _rows_not_finite(x: Array) -> NDArray[np.bool_] | None:
+    """bool [R]; None when all rows are finite."""
+    bad = (x & _BF16_EXPONENT) == _BF16_EXPONENT if x.dtype == np.uint16 else ~np.isfinite(x)
+    if not bad.any():
+        return None
+    return np.asarray(bad.any(axis=1))

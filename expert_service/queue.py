@@ -1,0 +1,162 @@
+"""Requests that wait for the worker's compute: bounded in number and bytes, highest priority first, then
+oldest.
+
+Each stream has a lane, filled and drained by that stream's own thread. One compute turn goes round among the
+lanes that ask for it, always to the lane whose first request is the most urgent: whoever holds the turn
+computes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from colibri.deadline import Deadline
+from colibri.errors import Busy
+from colibri.wire.frame import Frame
+
+#: (correlation_id, attempt), unique on its stream while in flight.
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One whole, checked request. reply_bytes: size of its result; arrived: monotonic seconds."""
+
+    key: Key
+    frame: Frame
+    priority: int
+    arrived: float
+    deadline: Deadline
+    request_bytes: int
+    reply_bytes: int
+
+
+class Lane:
+    """One stream's waiting requests. `wake` makes its thread call `take` again; it must not wait itself."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+        self.wanting = False
+        self.heap: list[tuple[int, int, Work]] = []
+
+    def __len__(self) -> int:
+        return len(self.heap)
+
+
+class ExecutionQueue:
+    """All lanes of a worker. Thread-safe."""
+
+    def __init__(self, max_requests: int, max_bytes: int) -> None:
+        self._max_requests = max_requests
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._lanes: set[Lane] = set()
+        self._turn: Lane | None = None
+        self._age = 0
+        self._requests = 0
+        self._bytes = 0
+
+    @property
+    def waiting(self) -> int:
+        """Requests that hold a place, those still arriving in pieces included."""
+        return self._requests
+
+    def open_lane(self, lane: Lane) -> None:
+        with self._lock:
+            self._lanes.add(lane)
+
+    def wake_all(self) -> None:
+        """Every lane's thread looks at its state again."""
+        with self._lock:
+            for lane in self._lanes:
+                lane.wake()
+
+    def close_lane(self, lane: Lane) -> int:
+        """Drops what waits in it; returns how many requests that were. Its thread must not hold the turn."""
+        with self._lock:
+            self._lanes.discard(lane)
+            dropped = len(lane.heap)
+            for _, _, work in lane.heap:
+                self._leave(work.request_bytes)
+            lane.heap.clear()
+            self._wake_first()
+        return dropped
+
+    def reserve(self, request_bytes: int) -> None:
+        """A place for a request whose first piece has come. Raises Busy when the queue is full."""
+        with self._lock:
+            if self._requests >= self._max_requests:
+                raise Busy(f"the queue is full: {self._requests} requests wait")
+            if self._requests and self._bytes + request_bytes > self._max_bytes:
+                raise Busy(f"the queue is full: requests hold {self._bytes} of {self._max_bytes} bytes")
+            self._requests += 1
+            self._bytes += request_bytes
+
+    def release(self, request_bytes: int) -> None:
+        """Gives a place back that came to nothing."""
+        with self._lock:
+            self._leave(request_bytes)
+
+    def push(self, lane: Lane, work: Work) -> None:
+        """Queues a request that has a place."""
+        with self._lock:
+            self._age += 1
+            heapq.heappush(lane.heap, (-work.priority, self._age, work))
+
+    def cancel(self, lane: Lane, key: Key) -> bool:
+        """Drops a request that waits. Returns whether there was one."""
+        with self._lock:
+            for index, (_, _, work) in enumerate(lane.heap):
+                if work.key == key:
+                    lane.heap[index] = lane.heap[-1]
+                    lane.heap.pop()
+                    heapq.heapify(lane.heap)
+                    self._leave(work.request_bytes)
+                    return True
+        return False
+
+    def take(self, lane: Lane, *, will_wait: bool, max_reply_bytes: int | None = None) -> Work | None:
+        """The lane's first request together with the turn, if the turn is free and no waiting lane has a more
+        urgent one; the caller computes, then calls `pass_turn`.
+
+        will_wait: the caller waits for `wake` when it gets None. Only such a lane is woken, so that one whose
+        peer does not read its replies holds up nobody. max_reply_bytes: leave larger ones (None: any).
+        """
+        with self._lock:
+            lane.wanting = False
+            if self._turn is None:
+                first = self._first_wanting()
+                if lane.heap and (first is None or lane.heap[0] < first.heap[0]):
+                    work = lane.heap[0][2]
+                    if max_reply_bytes is None or work.reply_bytes <= max_reply_bytes:
+                        heapq.heappop(lane.heap)
+                        self._leave(work.request_bytes)
+                        self._turn = lane
+                        return work
+                elif first is not None:
+                    first.wake()
+            lane.wanting = will_wait and bool(lane.heap)
+            return None
+
+    def pass_turn(self) -> None:
+        """The holder has computed."""
+        with self._lock:
+            self._turn = None
+            self._wake_first()
+
+    def _wake_first(self) -> None:
+        if self._turn is None:
+            first = self._first_wanting()
+            if first is not None:
+                first.wake()
+
+    def _first_wanting(self) -> Lane | None:
+        wanting = [lane for lane in self._lanes if lane.wanting and lane.heap]
+        return min(wanting, key=lambda lane: lane.heap[0][:2]) if wanting else None
+
+    def _leave(self, request_bytes: int) -> None:
+        self._requests -= 1
+        self._bytes -= request_bytes

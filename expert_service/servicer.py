@@ -1,0 +1,217 @@
+"""The gRPC service Expert: control calls here, the data plane in stream.py."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from colibri import __version__
+from colibri.errors import Busy, InvalidInput, NumericsMismatch, ShuttingDown
+from colibri.expert_service.pinning import Placed, read_placement
+from colibri.expert_service.process_facts import count_threads, open_fds
+from colibri.expert_service.store import Key, WeightStore
+from colibri.expert_service.stream import ExchangeStream, Worker
+from colibri.rpc.server import Service
+from colibri.transport.grpc_stream import EXCHANGE_METHOD
+from colibri.v1 import expert_pb2
+
+SERVICE_NAME = "colibri.v1.Expert"
+#: Versions of the data plane this worker speaks.
+PROTOCOL_MIN = PROTOCOL_MAX = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a handshake compares and Status reports. numa_node -1: none asked for."""
+
+    model_hash: str
+    expert_numerics_id: str
+    isa: str
+    compute_threads: int
+    numa_node: int
+    oversubscribed: bool
+
+
+class ExpertServicer:
+    """Control calls of one worker. Raises typed errors; colibri.rpc.server turns them into statuses."""
+
+    def __init__(self, worker: Worker, identity: Identity, store: WeightStore, max_streams: int) -> None:
+        self._worker = worker
+        self._identity = identity
+        self._store = store
+        self._max_streams = max_streams
+        self._streams = 0
+        self._stream_ended = threading.Condition()
+
+    def service(self) -> Service:
+        """For colibri.rpc.server.build_server."""
+        return Service(SERVICE_NAME, self._register)
+
+    def drain(self, grace_s: float) -> bool:
+        """Refuses new requests; a stream ends once its own are answered. Whether all did within `grace_s`."""
+        self._worker.draining.set()
+        self._worker.queue.wake_all()
+        with self._stream_ended:
+            return self._stream_ended.wait_for(lambda: not self._streams, grace_s)
+
+    def handshake(
+        self, request: expert_pb2.HandshakeRequest, context: grpc.ServicerContext
+    ) -> expert_pb2.HandshakeReply:
+        worker, identity = self._worker, self._identity
+        low, high = max(request.protocol_min, PROTOCOL_MIN), min(request.protocol_max, PROTOCOL_MAX)
+        if low > high:
+            raise NumericsMismatch(
+                f"protocol: router {request.router_name!r} speaks {request.protocol_min} to"
+                f" {request.protocol_max}, worker {worker.name} {PROTOCOL_MIN} to {PROTOCOL_MAX}",
+                peer=worker.name,
+            )
+        for field, asked, own in (
+            ("model_hash", request.model_hash, identity.model_hash),
+            ("pack_hash", request.pack_hash, ""),
+            ("expert_numerics_id", request.expert_numerics_id, identity.expert_numerics_id),
+        ):
+            if asked != own:
+                raise NumericsMismatch(
+                    f"{field}: router {request.router_name!r} has {asked!r},"
+                    f" worker {worker.name} has {own!r}",
+                    peer=worker.name,
+                )
+        return expert_pb2.HandshakeReply(
+            protocol=high,
+            worker=worker.name,
+            incarnation=worker.incarnation,
+            model_hash=identity.model_hash,
+            expert_numerics_id=identity.expert_numerics_id,
+            build_version=__version__,
+            max_message_bytes=worker.limits.max_request_bytes,
+            max_rows=worker.limits.max_rows,
+            max_queued=worker.max_requests,
+        )
+
+    def load(
+        self, request: expert_pb2.LoadRequest, context: grpc.ServicerContext
+    ) -> Iterator[expert_pb2.LoadProgress]:
+        self._worker.epochs.check(request.epoch)
+        keys = _keys(request.experts)
+        if not keys:
+            raise InvalidInput("experts", "at least one", "none")
+        for step in self._store.load_steps(keys):
+            done = step.experts_done == step.experts_total
+            yield expert_pb2.LoadProgress(
+                experts_done=step.experts_done,
+                experts_total=step.experts_total,
+                bytes_done=step.bytes_done,
+                done=done,
+                read_seconds=step.read_seconds if done else 0.0,
+                pack_seconds=step.pack_seconds if done else 0.0,
+            )
+
+    def retire(
+        self, request: expert_pb2.RetireRequest, context: grpc.ServicerContext
+    ) -> expert_pb2.RetireReply:
+        keys = _keys(request.experts)
+        self._store.check(keys)
+        self._worker.epochs.retire_below(request.epochs_below)
+        return expert_pb2.RetireReply(bytes_freed=self._store.unload(keys))
+
+    def status(
+        self, request: expert_pb2.StatusRequest, context: grpc.ServicerContext
+    ) -> expert_pb2.StatusReply:
+        worker, identity, counts = self._worker, self._identity, self._worker.counters.counts
+        placed: Placed = read_placement([expert.data for expert in self._store.packed()])
+        return expert_pb2.StatusReply(
+            worker=worker.name,
+            incarnation=worker.incarnation,
+            pid=placed.pid,
+            isa=identity.isa,
+            cpus_allowed=placed.cpus,
+            compute_threads=identity.compute_threads,
+            numa_node=identity.numa_node,
+            weight_pages_by_node=placed.pages_by_node,
+            oversubscribed=identity.oversubscribed,
+            experts_loaded=len(self._store),
+            weight_bytes=self._store.bytes,
+            epoch_min=worker.epochs.oldest,
+            requests_done=counts.done,
+            requests_refused=counts.refused,
+            requests_expired=counts.expired,
+            requests_cancelled=counts.cancelled,
+            rows_done=counts.rows,
+            queued=worker.queue.waiting,
+            open_fds=open_fds(),
+            threads=count_threads(),
+            expert_numerics_id=identity.expert_numerics_id,
+            build_version=__version__,
+        )
+
+    def _register(self, server: grpc.Server) -> None:
+        messages = expert_pb2
+        control: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Handshake": grpc.unary_unary_rpc_method_handler(
+                self.handshake,
+                messages.HandshakeRequest.FromString,
+                messages.HandshakeReply.SerializeToString,
+            ),
+            "Load": grpc.unary_stream_rpc_method_handler(
+                self.load, messages.LoadRequest.FromString, messages.LoadProgress.SerializeToString
+            ),
+            "Retire": grpc.unary_unary_rpc_method_handler(
+                self.retire, messages.RetireRequest.FromString, messages.RetireReply.SerializeToString
+            ),
+            "Status": grpc.unary_unary_rpc_method_handler(
+                self.status, messages.StatusRequest.FromString, messages.StatusReply.SerializeToString
+            ),
+        }
+        server.add_generic_rpc_handlers(
+            (_Exchange(self._open_stream), grpc.method_handlers_generic_handler(SERVICE_NAME, control))
+        )
+
+    def _open_stream(self) -> grpc.RpcMethodHandler[bytes, bytes]:
+        stream = ExchangeStream(self._worker)
+
+        def exchange(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+            self._enter()
+            try:
+                yield from stream.run(requests, context)
+            finally:
+                self._leave()
+
+        return grpc.stream_stream_rpc_method_handler(exchange, stream.arrived, None)
+
+    def _enter(self) -> None:
+        name = self._worker.name
+        with self._stream_ended:
+            if self._worker.draining.is_set():
+                raise ShuttingDown(f"{name} is shutting down", peer=name)
+            if self._streams >= self._max_streams:
+                raise Busy(
+                    f"{name}: {self._max_streams} streams are open, the limit of this worker",
+                    peer=name,
+                    retry_after_s=1.0,
+                )
+            self._streams += 1
+
+    def _leave(self) -> None:
+        with self._stream_ended:
+            self._streams -= 1
+            self._stream_ended.notify_all()
+
+
+class _Exchange(grpc.GenericRpcHandler):
+    """A handler of its own for each call: so the deserialiser knows its stream."""
+
+    def __init__(self, open_stream: Callable[[], grpc.RpcMethodHandler[bytes, bytes]]) -> None:
+        self._open_stream = open_stream
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        return self._open_stream() if handler_call_details.method == EXCHANGE_METHOD else None
+
+
+def _keys(experts: Iterable[expert_pb2.ExpertId]) -> list[Key]:
+    return [(item.layer, item.expert) for item in experts]

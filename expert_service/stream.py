@@ -1,0 +1,370 @@
+"""One Exchange stream: requests in, replies out, all on the call's own thread.
+
+A frame goes from grpc's event thread into the inbox (by way of the deserialiser) and wakes the call's thread,
+which checks, queues, computes under the worker's turn and yields the reply: one hand-over, as in a bare echo.
+A second thread only asks grpc for the next frame, so that requests and cancellations arrive while the first
+one computes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from time import monotonic
+
+import grpc
+import numpy as np
+
+from colibri.deadline import Clock, Deadline
+from colibri.errors import (
+    Busy,
+    ColibriError,
+    DeadlineExpired,
+    InvalidInput,
+    ShuttingDown,
+    StaleEpoch,
+)
+from colibri.expert_service.counters import Counters
+from colibri.expert_service.epochs import Epochs
+from colibri.expert_service.queue import ExecutionQueue, Key, Lane, Work
+from colibri.expert_service.replies import error_header, result_header
+from colibri.kernels.api import F32, U32, Array, UnitBatch
+from colibri.v1 import expert_pb2
+from colibri.wire.chunks import Parts, Reassembler, message_frames
+from colibri.wire.frame import Frame, read_frame, verify, write_frame
+from colibri.wire.header import Header
+from colibri.wire.limits import CHUNK_BYTES, FrameLimits
+from colibri.wire.units import check_forward
+
+_log = logging.getLogger(__name__)
+
+RunUnits = Callable[[int, Array, UnitBatch], tuple[F32, U32]]
+
+#: How long the thread sleeps at most when nothing wakes it.
+_IDLE_S = 1.0
+#: Advice with BUSY: about one small request's compute.
+_RETRY_AFTER_S = 0.005
+_REMEMBERED_REFUSALS = 1024
+#: Frames read before replies get their chance.
+_FRAMES_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What all streams of one worker share."""
+
+    name: str
+    incarnation: int
+    limits: FrameLimits
+    run: RunUnits
+    queue: ExecutionQueue
+    max_requests: int
+    max_bytes: int
+    epochs: Epochs
+    counters: Counters
+    draining: threading.Event
+    clock: Clock = monotonic
+
+
+@dataclass(slots=True)
+class _Sending:
+    """A result that leaves in several frames."""
+
+    key: Key
+    frames: Iterator[Parts]
+    left: int
+
+
+class ExchangeStream:
+    """State of one call of Exchange. `arrived` is the deserialiser of its requests, `run` its behaviour.
+
+    All state but the inbox belongs to the call's thread.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._inbox: SimpleQueue[tuple[float, bytes] | None] = SimpleQueue()
+        self._inbox_bytes = 0
+        self._taken = threading.Condition()
+        self._ended = False
+        self._broken = False
+        self._lane = Lane(self._wake)
+        self._partial = Reassembler(worker.max_requests, worker.max_bytes)
+        self._arrival: dict[Key, tuple[float, int]] = {}
+        self._in_flight: set[Key] = set()
+        self._refused: dict[Key, None] = {}
+        self._answers: deque[Parts] = deque()
+        self._sending: _Sending | None = None
+
+    def arrived(self, frame: bytes) -> bytes:
+        # On grpc's event thread, which serves every call of the process: nothing here may wait.
+        with self._taken:
+            self._inbox_bytes += len(frame)
+        self._inbox.put((self._worker.clock(), frame))
+        return frame
+
+    def run(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Ends when the peer has sent its last request and got every reply, or when the worker has drained.
+
+        Raises FrameError for bytes that are no frame.
+        """
+        self._worker.queue.open_lane(self._lane)
+        try:
+            if not context.add_callback(self._break):
+                return
+            threading.Thread(target=self._ask_for_frames, args=(requests,), daemon=True).start()
+            while not self._finished():
+                yield from self._step()
+        finally:
+            self._close()
+
+    def _step(self) -> Iterator[bytes]:
+        """Everything that can be done now; if that is nothing, a wait."""
+        for _ in range(_FRAMES_AT_ONCE):
+            if not self._receive(wait=False):
+                break
+        while self._answers:
+            yield b"".join(self._answers.popleft())
+        # While pieces of a big result leave, only small ones are computed in between, and those leave at
+        # once: they never wait behind the whole of the big one.
+        busy = self._sending is not None
+        work = self._worker.queue.take(
+            self._lane, will_wait=not busy, max_reply_bytes=CHUNK_BYTES if busy else None
+        )
+        if work is not None:
+            yield from self._answer(work)
+        elif not busy and not self._finished():
+            self._receive(wait=True)
+        if self._sending is not None:
+            yield self._next_piece(self._sending)
+
+    def _finished(self) -> bool:
+        if self._broken:
+            return True
+        if not self._ended and (not self._worker.draining.is_set() or len(self._partial)):
+            return False
+        return self._inbox.empty() and not self._lane and not self._answers and self._sending is None
+
+    # Frames in
+
+    def _receive(self, *, wait: bool) -> bool:
+        """Takes one frame, or one call to wake up, from the inbox; False if there is none."""
+        try:
+            item = self._inbox.get(block=wait, timeout=_IDLE_S)
+        except Empty:
+            return False
+        if item is None:
+            return True
+        when, data = item
+        with self._taken:
+            self._inbox_bytes -= len(data)
+            self._taken.notify()
+        frame = read_frame(data)
+        header = frame.header
+        key = (header.correlation_id, header.attempt)
+        if header.kind == expert_pb2.FRAME_KIND_CANCEL and not header.chunk_index:
+            self._cancel(key)
+        elif header.chunk_index and key in self._refused:
+            if header.last_chunk:
+                del self._refused[key]
+        else:
+            self._add(key, frame, when)
+        return True
+
+    def _add(self, key: Key, frame: Frame, when: float) -> None:
+        header = frame.header
+        mine = bool(header.chunk_index) and key in self._partial
+        try:
+            verify(frame)
+            if not header.chunk_index:
+                self._check(key, header)
+                self._worker.queue.reserve(header.total_bytes)
+                self._arrival[key] = (when, header.total_bytes)
+                self._in_flight.add(key)
+                mine = True
+            whole = self._partial.add(frame)
+        except ColibriError as error:
+            if mine:
+                self._forget(key)
+            self._refuse(key, header, error)
+            return
+        if whole is not None:
+            first = whole.header
+            arrived = self._arrival.pop(key)[0]
+            self._worker.queue.push(
+                self._lane,
+                Work(
+                    key,
+                    whole,
+                    first.priority,
+                    arrived,
+                    Deadline.from_remaining_us(first.remaining_us, arrived),
+                    first.total_bytes,
+                    first.units * self._worker.limits.result_row_bytes,
+                ),
+            )
+
+    def _check(self, key: Key, header: Header) -> None:
+        """Whether a message may come in, by its first frame. Raises the typed error of the refusal."""
+        worker = self._worker
+        if header.kind != expert_pb2.FRAME_KIND_FORWARD:
+            raise InvalidInput("kind", "FORWARD or CANCEL", header.kind)
+        if header.incarnation not in (0, worker.incarnation):
+            raise StaleEpoch(f"incarnation: expected {worker.incarnation}, got {header.incarnation}")
+        worker.epochs.check(header.epoch)
+        if key in self._in_flight:
+            raise InvalidInput(
+                "correlation_id", "an id and attempt that are not in flight", f"{key[0]}/{key[1]}"
+            )
+        if worker.draining.is_set():
+            raise ShuttingDown(f"{worker.name} is shutting down")
+        check_forward(header, worker.limits)
+
+    def _cancel(self, key: Key) -> None:
+        if self._worker.queue.cancel(self._lane, key):
+            self._in_flight.discard(key)
+        elif key in self._partial:
+            self._forget(key)
+            self._remember(key)
+        else:
+            return
+        self._worker.counters.cancelled()
+
+    def _forget(self, key: Key) -> None:
+        """Drops a message that is still arriving."""
+        self._partial.discard(key)
+        self._worker.queue.release(self._arrival.pop(key)[1])
+        self._in_flight.discard(key)
+
+    def _refuse(self, key: Key, header: Header, error: ColibriError) -> None:
+        if isinstance(error, DeadlineExpired):
+            self._worker.counters.expired()
+        else:
+            self._worker.counters.refused()
+        if isinstance(error, Busy):
+            error.retry_after_s = _RETRY_AFTER_S
+        if not header.last_chunk:
+            self._remember(key)
+        self._answers.append(write_frame(error_header(header, error, self._worker.incarnation)))
+
+    def _remember(self, key: Key) -> None:
+        """Later pieces of a refused message are dropped in silence."""
+        self._refused[key] = None
+        if len(self._refused) > _REMEMBERED_REFUSALS:
+            del self._refused[next(iter(self._refused))]
+
+    # Results out
+
+    def _answer(self, work: Work) -> Iterator[bytes]:
+        header = work.frame.header
+        try:
+            frames, count = self._compute(work)
+        except ColibriError as error:
+            self._in_flight.discard(work.key)
+            self._refuse(work.key, header, error)
+            return
+        if count > 1:
+            self._sending = _Sending(work.key, frames, count)
+            return
+        self._in_flight.discard(work.key)
+        yield b"".join(next(frames))
+
+    def _compute(self, work: Work) -> tuple[Iterator[Parts], int]:
+        """The result's frames and how many there are. Gives the turn back in any case."""
+        worker, header = self._worker, work.frame.header
+        try:
+            begin = worker.clock()
+            if work.deadline.at is not None and begin >= work.deadline.at:
+                late = begin - work.deadline.at
+                raise DeadlineExpired(
+                    f"{worker.name}: the time ran out {late:.3f} s before compute could begin"
+                )
+            worker.epochs.check(header.epoch)
+            units, status = worker.run(header.layer, _rows(work.frame, worker.limits), _batch(header))
+            end = worker.clock()
+        except ColibriError:
+            raise
+        except Exception as error:
+            _log.exception("%s: unexpected error in compute", worker.name)
+            raise ColibriError(f"{worker.name}: internal error ({type(error).__name__})") from error
+        finally:
+            worker.queue.pass_turn()
+        worker.counters.done(header.rows)
+        reply = result_header(
+            header,
+            worker.incarnation,
+            status,
+            _microseconds(begin - work.arrived),
+            _microseconds(end - begin),
+        )
+        size = units.nbytes
+        return message_frames(reply, units.reshape(-1).view(np.uint8).data), max(1, -(-size // CHUNK_BYTES))
+
+    def _next_piece(self, sending: _Sending) -> bytes:
+        frame = b"".join(next(sending.frames))
+        sending.left -= 1
+        if not sending.left:
+            self._sending = None
+            self._in_flight.discard(sending.key)
+        return frame
+
+    # Other threads
+
+    def _wake(self) -> None:
+        self._inbox.put(None)
+
+    def _break(self) -> None:
+        """The call is over, also when the peer died: no reply can leave any more."""
+        self._broken = True
+        with self._taken:
+            self._taken.notify()
+        self._wake()
+
+    def _ask_for_frames(self, requests: Iterator[bytes]) -> None:
+        limit = max(self._worker.max_bytes, self._worker.limits.max_frame_bytes)
+        try:
+            for _ in requests:
+                if self._inbox_bytes > limit:
+                    with self._taken:
+                        self._taken.wait_for(lambda: self._broken or self._inbox_bytes <= limit)
+        except Exception as error:
+            # grpc raises a bare error here when the peer is gone; the call's own callback says so, too.
+            _log.debug("%s: a stream of requests broke: %r", self._worker.name, error)
+        self._ended = True
+        self._wake()
+
+    def _close(self) -> None:
+        for _, request_bytes in self._arrival.values():
+            self._worker.queue.release(request_bytes)
+        dropped = len(self._arrival) + self._worker.queue.close_lane(self._lane)
+        self._arrival.clear()
+        if dropped:
+            self._worker.counters.cancelled(dropped)
+
+
+def _rows(frame: Frame, limits: FrameLimits) -> Array:
+    """The request's rows: a view where the frame's bytes happen to be aligned, else a copy."""
+    header = frame.header
+    dtype = np.float32 if limits.compute_mode == "fp32" else np.uint16
+    rows: Array = np.frombuffer(frame.tensor, dtype).reshape(header.rows, header.hidden)
+    return rows if rows.flags.aligned else rows.copy()
+
+
+def _batch(header: Header) -> UnitBatch:
+    return UnitBatch(
+        header.group_expert,
+        header.group_count,
+        header.entry_row,
+        header.entry_slot,
+        header.entry_unit,
+        header.entry_weight,
+        header.unit_slots,
+    )
+
+
+def _microseconds(seconds: float) -> int:
+    return max(0, round(seconds * 1e6))

@@ -1,0 +1,94 @@
+"""The worker process: pins itself, then loads the heavy parts, serves, drains at SIGTERM."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import TextIO
+
+from colibri.expert_service.config import WorkerConfig
+from colibri.expert_service.pinning import bind_memory, die_with_parent, pin_cpus
+
+__all__ = ["WorkerConfig", "run_worker"]
+
+_log = logging.getLogger(__name__)
+
+#: How long the interpreter may take to end its threads after a drain, seconds.
+_EXIT_S = 5.0
+#: Libraries under NumPy start a thread per CPU unless told otherwise; the worker uses none of theirs.
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def run_worker(config: WorkerConfig, out: TextIO | None = None) -> int:
+    """The body of a worker process; call it from the main thread, before NumPy and grpc are imported.
+
+    Prints one line of JSON on `out` (standard output) once it answers: target, incarnation, pid. SIGTERM
+    drains: health turns NOT_SERVING, what is in flight may end within the grace; a second one ends the
+    process at once. SIGINT does the same, unless a parent minds this process. Returns the exit code: 0 after
+    a full drain, 1 when something in flight was cut off, 130 after SIGINT. Raises the typed errors of a start
+    that failed.
+    """
+    stop = _StopSignal(heed_interrupt=config.parent_pid is None)
+    if config.parent_pid is not None:
+        die_with_parent(config.parent_pid)
+    pin_cpus(config.cpus)
+    bind_memory(config.numa_node)
+    for name in _ONE_THREAD:
+        os.environ.setdefault(name, "1")
+
+    # Only now: these import NumPy and grpc, whose threads and memory take over CPUs and policy.
+    from colibri.expert_service.assembly import WorkerServer
+
+    server = WorkerServer(config)
+    server.start()
+    ready = {"target": server.target, "incarnation": config.incarnation, "pid": os.getpid()}
+    print(json.dumps(ready), file=out or sys.stdout, flush=True)
+    number = stop.wait()
+    drained = server.stop(config.grace_s)
+    if not drained:
+        _log.warning("%s: the grace of %g s was over before all was answered", config.name, config.grace_s)
+    code = 130 if number == signal.SIGINT else 0 if drained else 1
+    _end_for_sure(code)
+    return code
+
+
+class _StopSignal:
+    """The first SIGTERM or SIGINT is taken note of; the second ends the process."""
+
+    def __init__(self, *, heed_interrupt: bool) -> None:
+        self._number: int | None = None
+        self._came = threading.Event()
+        signal.signal(signal.SIGTERM, self._handle)
+        # Ctrl-C goes to the whole process group; a parent decides for its workers itself.
+        signal.signal(signal.SIGINT, self._handle if heed_interrupt else signal.SIG_IGN)
+
+    def wait(self) -> int:
+        """Blocks until the first signal; returns its number."""
+        while self._number is None:
+            self._came.wait(1.0)
+        return self._number
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._number is not None:
+            os._exit(128 + number)
+        self._number = number
+        self._came.set()
+
+
+def _end_for_sure(code: int) -> None:
+    """A call that hangs must not keep the interpreter, which joins its threads, from ending."""
+
+    def end() -> None:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        os._exit(code)
+
+    timer = threading.Timer(_EXIT_S, end)
+    timer.daemon = True
+    timer.start()
