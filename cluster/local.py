@@ -23,6 +23,10 @@ from colibri.deadline import Clock, Deadline
 from colibri.errors import ColibriError, InvalidInput, WorkerLost
 from colibri.placement import Directory, Placement, WorkerEndpoint
 
+#: Milestones.
+UP = "workers up"
+LOADED = "experts loaded"
+
 #: (worker, experts loaded, experts to load, bytes loaded)
 Progress = Callable[[str, int, int, int], None]
 
@@ -98,8 +102,8 @@ class LocalLauncher:
     """Starts one process per name in `placement.workers`, pinned as `pins` says, and keeps it running.
 
     `directory` follows them: a worker appears when its experts are loaded and is gone milliseconds after its
-    death. `log` gets one line per event and per line that a worker writes; it and `progress` are called from
-    several threads.
+    death. `milestone` hears UP when all workers have started, LOADED when all hold their experts; `log` gets
+    one line per event and per line that a worker writes. They and `progress` are called from several threads.
     """
 
     def __init__(
@@ -109,6 +113,7 @@ class LocalLauncher:
         pins: tuple[WorkerPin, ...],
         *,
         progress: Progress = lambda worker, done, total, nbytes: None,
+        milestone: Callable[[str], None] = lambda name: None,
         log: Callable[[str], None] = lambda line: None,
         clock: Clock = time.monotonic,
     ) -> None:
@@ -117,11 +122,13 @@ class LocalLauncher:
         self._options = options
         self._placement = placement
         self._progress = progress
+        self._milestone = milestone
         self._log = log
         self._clock = clock
         self._publisher = MembershipPublisher(placement)
         self._incarnations = itertools.count(1)
         self._lock = threading.Lock()
+        self._reached: dict[str, set[int]] = {UP: set(), LOADED: set()}
         self._closing = threading.Event()
         self._folder: RunFolder | None = None
         self._slots = [
@@ -212,6 +219,7 @@ class LocalLauncher:
                     break
                 self._bring_up(slot, process)
                 served_since = self._clock()
+                self._reach(LOADED, slot)
                 slot.loaded_once.set()
                 process.wait_exit()
                 raise process.lost("while it served")
@@ -260,6 +268,7 @@ class LocalLauncher:
         name = process.name
         ready = process.wait_ready(self._options.ready_timeout_s)
         self._note(slot, state=WorkerState.LOADING, target=ready.target)
+        self._reach(UP, slot)
         endpoint = WorkerEndpoint(name, process.incarnation, ready.target)
         try:
             reply = load_experts(
@@ -329,6 +338,15 @@ class LocalLauncher:
             f"--parent-pid={os.getpid()}",
             *(["--oversubscribed"] if pin.oversubscribed else []),
         ]
+
+    def _reach(self, milestone: str, slot: _Slot) -> None:
+        with self._lock:
+            reached = self._reached[milestone]
+            before = len(reached)
+            reached.add(slot.index)
+            last = before < len(reached) == len(self._slots)
+        if last:
+            self._milestone(milestone)
 
     def _note(self, slot: _Slot, **changes: object) -> None:
         with self._lock:

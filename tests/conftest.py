@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from colibri.kernels.cpu.backend import supported_isas
 from colibri.models.demo_model import build_demo_model, colibri_home
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 
@@ -46,6 +45,8 @@ def tiny_mixtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def isas() -> tuple[str, ...]:
     """The instruction paths of this machine."""
+    from colibri.kernels.cpu.backend import supported_isas
+
     return tuple(supported_isas())
 
 

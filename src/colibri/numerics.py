@@ -6,6 +6,7 @@ Page size, thread counts, worker counts and placement are never part of an id, s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 #: Bumped whenever a bit of any mode changes on purpose; golden digests in tests/ enforce that.
 NUMERICS_REVISION = 1
@@ -15,9 +16,9 @@ NUMERICS_REVISION = 1
 class ExpertNumerics:
     """What decides the bits of an expert's output.
 
-    backend: 'cpu', 'cuda', 'reference'; compute_mode: 'fp32', 'bf16', 'int8'; weight_format: dtype and group of the stored
-    expert, e.g. 'bf16', 'int8g64'; wire_dtype: dtype of rows on the wire; family: instruction family where it matters
-    ('any' on x86, whose paths agree).
+    backend: 'cpu', 'cuda', 'reference'; compute_mode: 'fp32', 'bf16', 'int8'; weight_format: dtype and group
+    of the stored expert, e.g. 'bf16', 'int8g64'; wire_dtype: dtype of rows on the wire; family: instruction
+    family where it matters ('any' on x86, whose paths agree).
     """
 
     backend: str
@@ -26,6 +27,13 @@ class ExpertNumerics:
     wire_dtype: str
     family: str = "any"
     revision: int = NUMERICS_REVISION
+
+    @classmethod
+    def of(cls, backend: str, compute_mode: str, stored_dtype: str) -> Self:
+        """What plain weights of `stored_dtype` compute in a mode: rows travel in the mode's own dtype, and
+        bf16 mode packs every checkpoint as bf16."""
+        weights = "bf16" if compute_mode == "bf16" else stored_dtype
+        return cls(backend, compute_mode, weights, wire_dtype=compute_mode)
 
     @property
     def id(self) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from colibri.cli.phases import Phases
 
 if TYPE_CHECKING:
-    from colibri.cli.assemble import Deployment
+    from colibri.cli.deployment import Deployment
     from colibri.coordinator.request import GenerationRequest
 
 
@@ -48,7 +48,9 @@ def answer(
     from colibri.generation import Finished, Tokens
 
     stream = not args.json
-    text, ids, receipts = "", [], []
+    text = ""
+    ids: list[int] = []
+    receipts: list[int] = []
     finished: Finished | None = None
     for event in deployment.engine.submit(request).events():
         if isinstance(event, Tokens):

@@ -1,21 +1,49 @@
 """The one place where parts are wired: checkpoint, backend, workers, router, engine.
 
-    Checkpoint --dense weights--> DecoderStack --\
-        |                                         Engine --> Generation
-        +------gates------> MoeRouter -----------/     \\---> (Router)
-        |                       |
-        |              RemoteExecutor --gRPC--> workers (LocalLauncher)
-        +--experts--------> or LocalExecutor (--workers 0)
+Checkpoint --dense weights--> DecoderStack ---+
+    |                                          Engine --> Generation
+    +------gates------> MoeRouter -------------+-------> Router
+    |                       |
+    +-----experts---> RemoteExecutor --gRPC--> workers of a LocalLauncher
+                      or LocalExecutor, with --workers 0
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from colibri.cli.compute_mode import choose_mode
 from colibri.cli.deployment import Deployment
 from colibri.cli.phases import Phases
 from colibri.cli.progress import Loading
+from colibri.cli.terminal import say
+from colibri.cluster.attached import AttachedWorkers, AttachOptions
+from colibri.cluster.local import LaunchOptions, LocalLauncher
+from colibri.cluster.pinning_plan import PinningPlan, plan_pinning
+from colibri.cluster.topology import discover
+from colibri.coordinator.decoder import DecoderStack
+from colibri.coordinator.decoder_weights import DecoderWeights
+from colibri.coordinator.engine import Engine, EngineOptions
+from colibri.errors import ConfigError
+from colibri.expert_service.execute import run_units
+from colibri.expert_service.store import WeightStore
+from colibri.kernels.api import Backend, ComputeMode
+from colibri.kernels.factory import make_backend
+from colibri.models.checkpoint import Checkpoint
+from colibri.models.tokenizer import TOKENIZER_NAME, Tokenizer
+from colibri.numerics import EngineNumerics, ExpertNumerics
+from colibri.placement import Directory, Membership, spread
+from colibri.router_service.executor import LocalExecutor, RunUnits
+from colibri.router_service.handshake import RouterIdentity
+from colibri.router_service.remote import RemoteExecutor
+from colibri.router_service.router import MoeRouter
+from colibri.transport.address import parse_address
+from colibri.wire.limits import FrameLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +56,163 @@ class DeploymentOptions:
     backend: str = "cpu"
     threads: int | None = None
     transport: str = "unix"
-    kv_page: int = 16
-    kv_tokens: int = 16384
-    prefill_chunk: int = 128
+    engine: EngineOptions = field(default_factory=EngineOptions)
 
 
-def assemble(options: DeploymentOptions, phases: Phases, loading: Loading) -> Deployment:
-    """A deployment that answers. Raises CheckpointError, ConfigError, WorkerLost and their kin, leaving
-    nothing running."""
+def assemble(
+    options: DeploymentOptions, phases: Phases, loading: Loading, log: Callable[[str], None] = say
+) -> Deployment:
+    """A deployment that answers. Raises CheckpointError, ConfigError, WorkerLost and their kin, and then
+    leaves nothing running.
+
+    Workers start and load while this process packs the dense weights.
+    """
+    checkpoint = Checkpoint.open(options.model)
+    config = checkpoint.config
+    tokenizer = (
+        Tokenizer.load(checkpoint.folder, config) if (checkpoint.folder / TOKENIZER_NAME).exists() else None
+    )
+    mode = choose_mode(checkpoint, options.compute_mode, log)
+    expert_numerics = ExpertNumerics.of(options.backend, mode.value, config.dtype)
+    numerics = EngineNumerics(
+        expert_numerics, dense_dtype=expert_numerics.weight_format, cache_dtype=mode.value
+    )
+    plan = _plan(options.workers, options.backend, options.threads)
+    phases.mark("checkpoint")
+
+    with contextlib.ExitStack() as undo:
+        launcher = None
+        if options.workers:
+            placement = spread(
+                config.layers, config.experts, [f"w{index}" for index in range(options.workers)]
+            )
+            launcher = LocalLauncher(
+                LaunchOptions(checkpoint.folder.resolve(), mode.value, options.transport, options.backend),
+                placement,
+                plan.workers,
+                progress=lambda worker, done, total, nbytes: loading.update(f"worker {worker}", done, total),
+                milestone=phases.mark,
+                log=log,
+            )
+            undo.callback(launcher.close)
+            launcher.spawn()
+            directory = launcher.directory
+            if plan.oversubscribed:
+                log(f"OVERSUBSCRIBED: {options.workers} workers share {len(plan.coordinator_cpus)} CPUs")
+        else:
+            placement = spread(config.layers, config.experts, ["local"])
+            directory = Directory(Membership(placement, {}))
+
+        # This process computes while the workers wait and the other way round: it shares their CPUs.
+        os.sched_setaffinity(0, plan.coordinator_cpus)
+        backend = _open_backend(options.backend, plan)
+        undo.callback(backend.close)
+        weights = DecoderWeights.load(
+            checkpoint,
+            backend,
+            mode,
+            lambda done, total: loading.update("dense weights", done, total),
+            max_positions=min(config.max_positions, options.engine.kv_tokens),
+        )
+        gates = [backend.pack_linear(checkpoint.gate(layer), mode) for layer in range(config.layers)]
+        phases.mark("dense weights")
+
+        executor: LocalExecutor | RemoteExecutor
+        if launcher is None:
+            executor = LocalExecutor(_local_experts(checkpoint, backend, mode, loading))
+            undo.callback(executor.close)
+            phases.mark("experts loaded")
+        else:
+            launcher.wait_serving()
+            executor = _connect(checkpoint, mode, expert_numerics, directory, "coordinator", undo)
+            phases.mark("connected")
+        router = MoeRouter(backend, mode, gates, config.top_k, directory, executor)
+        stack = DecoderStack(weights, backend)
+        engine = Engine(stack, tokenizer, router, options.engine, numerics_id=numerics.id)
+        undo.pop_all()
+    return Deployment(checkpoint, tokenizer, numerics, backend, directory, executor, router, engine, launcher)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterParts:
+    """What `colibri router` serves."""
+
+    router: MoeRouter
+    model_hash: str
+    expert_numerics_id: str
+    workers: tuple[str, ...]
+
+
+def assemble_router(
+    model: Path,
+    targets: Sequence[str],
+    compute_mode: str | None,
+    backend_name: str,
+    threads: int | None,
+    find_timeout_s: float,
+    loading: Loading,
+    undo: contextlib.ExitStack,
+    log: Callable[[str], None] = say,
+) -> RouterParts:
+    """A router over workers that run already; `undo` ends what was started here, but not them. Raises as
+    `assemble`."""
+    checkpoint = Checkpoint.open(model)
+    config = checkpoint.config
+    mode = choose_mode(checkpoint, compute_mode, log)
+    numerics = ExpertNumerics.of(backend_name, mode.value, config.dtype)
+    backend = _open_backend(backend_name, _plan(0, backend_name, threads))
+    undo.callback(backend.close)
+    gates = [backend.pack_linear(checkpoint.gate(layer), mode) for layer in range(config.layers)]
+    workers = AttachedWorkers(
+        [str(parse_address(target, "--expert")) for target in targets],
+        lambda names: spread(config.layers, config.experts, names),
+        AttachOptions(find_timeout_s=find_timeout_s),
+        progress=lambda worker, done, total, nbytes: loading.update(f"worker {worker}", done, total),
+        log=log,
+    )
+    undo.callback(workers.close)
+    directory = workers.wait_serving()
+    executor = _connect(checkpoint, mode, numerics, directory, "router", undo)
+    router = MoeRouter(backend, mode, gates, config.top_k, directory, executor)
+    return RouterParts(router, checkpoint.model_hash(), numerics.id, directory.current().placement.workers)
+
+
+def _plan(workers: int, backend: str, threads: int | None) -> PinningPlan:
+    """The reference backend has one thread."""
+    return plan_pinning(discover(), workers, 1 if backend == "reference" and threads is None else threads)
+
+
+def _open_backend(name: str, plan: PinningPlan) -> Backend:
+    """This process's own backend. Raises ConfigError for what it cannot honour."""
+    cpus = plan.coordinator_cpus if name == "cpu" else None
+    try:
+        return make_backend(name, threads=plan.coordinator_threads, cpus=cpus)
+    except ValueError as error:
+        raise ConfigError("backend", "a backend, threads and isa that this machine has", error) from error
+
+
+def _connect(
+    checkpoint: Checkpoint,
+    mode: ComputeMode,
+    numerics: ExpertNumerics,
+    directory: Directory,
+    name: str,
+    undo: contextlib.ExitStack,
+) -> RemoteExecutor:
+    """Shakes hands with every worker of the directory. Raises the first refusal."""
+    config = checkpoint.config
+    limits = FrameLimits(config.layers, config.experts, config.top_k, config.hidden, mode.value)
+    executor = RemoteExecutor(RouterIdentity(name, checkpoint.model_hash(), numerics.id), limits, directory)
+    undo.callback(executor.close)
+    for error in executor.connect().values():
+        raise error
+    return executor
+
+
+def _local_experts(checkpoint: Checkpoint, backend: Backend, mode: ComputeMode, loading: Loading) -> RunUnits:
+    """All experts in this process, and the very routine that workers run."""
+    config = checkpoint.config
+    store = WeightStore(checkpoint, backend, mode)
+    keys = [(layer, expert) for layer in range(config.layers) for expert in range(config.experts)]
+    store.load(keys, lambda step: loading.update("experts", step.experts_done, step.experts_total))
+    return partial(run_units, backend, store)

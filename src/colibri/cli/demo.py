@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from colibri.cli import options
 
@@ -21,13 +22,13 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.assemble import assemble
     from colibri.cli.phases import Phases, process_age_s
     from colibri.cli.progress import Loading
-    from colibri.models.demo_model import build_demo_model
+    from colibri.models.demo_model import build_demo_model, colibri_home
 
     phases = Phases(process_age_s())
     phases.mark("process start")
     with Loading() as loading:
         model = build_demo_model(
-            options.colibri_home(),
+            colibri_home(os.environ),
             lambda stage, done, total: loading.update(f"demo model: {stage}", done, total),
         )
         phases.mark("demo model")

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from colibri.cli.sizes import size
 from colibri.cluster.cpu_list import format_cpu_list
 from colibri.cluster.local import LocalLauncher
 from colibri.coordinator.engine import Engine
@@ -69,7 +70,7 @@ class Deployment:
             lines.append(
                 f"worker {status.name:<9} {status.isa}, {status.pin.threads} threads, pid {status.pid}, "
                 f"CPUs {format_cpu_list(status.cpus_allowed)}, {status.experts} experts, "
-                f"{status.weight_bytes / 1e6:.0f} MB{shared}"
+                f"{size(status.weight_bytes)}{shared}"
             )
         return lines
 
@@ -83,6 +84,11 @@ class Deployment:
             for step in steps:
                 stack.callback(step)
             self.engine.close(grace_s)
+
+    def abandon(self) -> None:
+        """For a signal handler, right before this process ends: takes no lock."""
+        if self.launcher is not None:
+            self.launcher.abandon()
 
     def __enter__(self) -> Deployment:
         return self

@@ -1,1 +1,90 @@
-"""placeholder"""
+"""Run one expert worker by hand; routers tell it which experts to load."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from colibri.cli import options
+from colibri.cli.parser import integer, number
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_model(parser)
+    options.add_numerics(parser)
+    parser.add_argument(
+        "--listen", default="127.0.0.1:0", metavar="ADDR", help="host:port (port 0: a free one) or unix:/path"
+    )
+    parser.add_argument("--name", default="w0", help="how routers and errors call it")
+    parser.add_argument(
+        "--incarnation",
+        type=integer(1, (1 << 63) - 1),
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="number of this life, larger than that of any before (default: the time in microseconds)",
+    )
+    parser.add_argument(
+        "--cpus",
+        default=argparse.SUPPRESS,
+        metavar="LIST",
+        help="CPUs to stay on, as 0-3,8 (default: as started)",
+    )
+    parser.add_argument(
+        "--numa-node",
+        type=integer(-1, 1023),
+        default=-1,
+        metavar="N",
+        help="node to take memory from; -1: any",
+    )
+    parser.add_argument(
+        "--max-rows", type=integer(1, 1 << 16), default=1024, metavar="N", help="rows of one request"
+    )
+    parser.add_argument(
+        "--max-queued", type=integer(1, 1 << 16), default=64, metavar="N", help="requests that may wait"
+    )
+    parser.add_argument(
+        "--grace", type=number(0, 3600), default=10.0, metavar="S", help="seconds to finish after SIGTERM"
+    )
+    parser.add_argument(
+        "--oversubscribed", action="store_true", help="report that other workers share its CPUs"
+    )
+    parser.add_argument(
+        "--parent-pid",
+        type=integer(1, 1 << 22),
+        default=argparse.SUPPRESS,
+        metavar="PID",
+        help="end when this process does",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    # Light on purpose: NumPy and gRPC may only be imported once the process is pinned, which run_worker does.
+    from colibri.cluster.cpu_list import parse_cpu_list
+    from colibri.expert_service.worker import WorkerConfig, run_worker
+
+    config = WorkerConfig(
+        model=args.model,
+        name=args.name,
+        listen=args.listen,
+        compute_mode=getattr(args, "compute_mode", None) or _default_mode(args.model),
+        incarnation=getattr(args, "incarnation", None) or time.time_ns() // 1000,
+        backend=args.backend,
+        threads=getattr(args, "threads", None),
+        cpus=parse_cpu_list(args.cpus, "--cpus") if hasattr(args, "cpus") else (),
+        numa_node=args.numa_node,
+        oversubscribed=args.oversubscribed,
+        max_rows=args.max_rows,
+        max_queued=args.max_queued,
+        grace_s=args.grace,
+        parent_pid=getattr(args, "parent_pid", None),
+    )
+    return run_worker(config)
+
+
+def _default_mode(model: Path) -> str:
+    from colibri.cli.compute_mode import choose_mode
+    from colibri.cli.terminal import say
+    from colibri.models.checkpoint import Checkpoint
+
+    return choose_mode(Checkpoint.open(model), None, say).value

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from colibri.cli import options
 from colibri.cli.parser import integer
+from colibri.cli.sizes import size
 
 if TYPE_CHECKING:
     from colibri.cli.model_report import ModelReport
@@ -72,13 +73,3 @@ def _text(checkpoint: Checkpoint, result: ModelReport) -> str:
     for share in result.workers:
         lines.append(f"  worker {share.name:<4} {share.experts} experts, {size(share.nbytes)}")
     return "\n".join(lines)
-
-
-def size(nbytes: int) -> str:
-    """Decimal units, three digits: 93.4 GB."""
-    value, unit = float(nbytes), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 999.5 or unit == "TB":
-            break
-        value /= 1000
-    return f"{value:.3g} {unit}"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from colibri import __version__
 from colibri.cli import demo, expert, generate, inspect, router, serve
 from colibri.cli.parser import Parser
-from colibri.cli.terminal import Terminated, end_on_sigterm
+from colibri.cli.terminal import Terminated, sigterm_unwinds
 from colibri.errors import ColibriError
 
 VERBS = {
@@ -41,9 +41,9 @@ def build_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
-    end_on_sigterm()
     try:
-        return int(args.run(args))
+        with sigterm_unwinds():
+            return int(args.run(args))
     except ColibriError as error:
         print(f"colibri {args.verb}: {error}", file=sys.stderr)
         return 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +13,6 @@ if TYPE_CHECKING:
 
 COMPUTE_MODES = ("fp32", "bf16")
 BACKENDS = ("cpu", "reference")
-
-
-def colibri_home() -> Path:
-    """$COLIBRI_HOME, else ~/.cache/colibri."""
-    return Path(os.environ.get("COLIBRI_HOME") or "~/.cache/colibri").expanduser()
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -97,14 +91,31 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_listen(parser: argparse.ArgumentParser, default: str) -> None:
+    """What every service has: where it listens, how it says so, how it ends."""
+    parser.add_argument(
+        "--listen", default=default, metavar="ADDR", help="host:port (port 0: a free one) or unix:/path"
+    )
+    parser.add_argument(
+        "--grace", type=number(0, 3600), default=30.0, metavar="S", help="seconds to finish after SIGTERM"
+    )
+    parser.add_argument("--json", action="store_true", help="print the ready line as JSON")
+
+
 def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--receipts", action="store_true", help="print each token's receipt after the answer")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def deployment_options(args: argparse.Namespace, model: Path) -> DeploymentOptions:
+    """What `add_deployment` read. Raises ConfigError for values that exclude one another."""
     from colibri.cli.assemble import DeploymentOptions
+    from colibri.coordinator.engine import EngineOptions
 
+    limits = {name: getattr(args, name) for name in ("max_running", "max_queued") if hasattr(args, name)}
+    engine = EngineOptions(
+        kv_page=args.kv_page, kv_tokens=args.kv_tokens, prefill_chunk=args.prefill_chunk, **limits
+    )
     return DeploymentOptions(
         model=model,
         workers=args.workers,
@@ -112,7 +123,5 @@ def deployment_options(args: argparse.Namespace, model: Path) -> DeploymentOptio
         backend=args.backend,
         threads=getattr(args, "threads", None),
         transport=args.transport,
-        kv_page=args.kv_page,
-        kv_tokens=args.kv_tokens,
-        prefill_chunk=args.prefill_chunk,
+        engine=engine,
     )

@@ -1,1 +1,80 @@
-"""placeholder"""
+"""Serve Router alone, over workers that run already: for services that bring their own hidden states."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+
+from colibri.cli import options
+from colibri.cli.parser import integer, number
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_model(parser)
+    parser.add_argument(
+        "--expert",
+        action="append",
+        required=True,
+        metavar="TARGET",
+        help="address of a running `colibri expert`, once for each; their experts are loaded from here",
+    )
+    options.add_listen(parser, "127.0.0.1:50052")
+    options.add_numerics(parser)
+    parser.add_argument(
+        "--max-rows", type=integer(1, 65536), default=4096, metavar="N", help="rows of one call"
+    )
+    parser.add_argument(
+        "--find-timeout",
+        type=number(0.1, 3600),
+        default=30.0,
+        metavar="S",
+        help="seconds to wait for a worker",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from colibri.cli.assemble import assemble_router
+    from colibri.cli.listen import check_free
+    from colibri.cli.progress import Loading
+    from colibri.cli.terminal import StopSignals, say
+    from colibri.router_service.servicer import RouterServicer, max_message_bytes
+    from colibri.rpc.server import build_server
+    from colibri.transport.options import server_options
+
+    check_free(args.listen, "--listen")
+    with contextlib.ExitStack() as stack:
+        with Loading() as loading:
+            parts = assemble_router(
+                args.model,
+                args.expert,
+                getattr(args, "compute_mode", None),
+                args.backend,
+                getattr(args, "threads", None),
+                args.find_timeout,
+                loading,
+                stack,
+            )
+        servicer = RouterServicer(
+            parts.router,
+            model_hash=parts.model_hash,
+            expert_numerics_id=parts.expert_numerics_id,
+            max_rows=args.max_rows,
+        )
+        server = build_server(
+            [servicer.as_service()],
+            listen=args.listen,
+            options=server_options(max_message_bytes(parts.router.hidden, args.max_rows)),
+            name="colibri router",
+        )
+        stop = StopSignals()
+        server.start()
+        server.set_serving(True)
+        ready = {"target": server.target, "pid": os.getpid(), "workers": parts.workers}
+        print(json.dumps(ready) if args.json else f"ready on {server.target}", flush=True)
+        number = stop.wait()
+        say(f"{signal.Signals(number).name}: no more calls; {args.grace:g} s for those that run")
+        server.stop(args.grace)
+    return 0 if number == signal.SIGTERM else 128 + number

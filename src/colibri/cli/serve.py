@@ -6,11 +6,10 @@ import argparse
 import json
 import os
 import signal
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from colibri.cli import options
-from colibri.cli.parser import integer, number
+from colibri.cli.parser import integer
 
 if TYPE_CHECKING:
     from colibri.cli.deployment import Deployment
@@ -20,12 +19,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
-    parser.add_argument(
-        "--listen",
-        default="127.0.0.1:50051",
-        metavar="ADDR",
-        help="host:port (port 0: a free one) or unix:/path",
-    )
+    options.add_listen(parser, "127.0.0.1:50051")
     options.add_deployment(parser, workers=2)
     parser.add_argument(
         "--max-running", type=integer(1, 4096), default=16, metavar="N", help="requests at once"
@@ -36,14 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--router-max-rows", type=integer(1, 65536), default=4096, metavar="N", help="rows of one Router call"
     )
-    parser.add_argument(
-        "--grace",
-        type=number(0, 3600),
-        default=30.0,
-        metavar="S",
-        help="seconds that answers may take after SIGTERM",
-    )
-    parser.add_argument("--json", action="store_true", help="print the ready line as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.listen import check_free
     from colibri.cli.phases import Phases, process_age_s
     from colibri.cli.progress import Loading
-    from colibri.cli.terminal import say
+    from colibri.cli.terminal import StopSignals, say
 
     check_free(args.listen, "--listen")  # now rather than after a long load
     phases = Phases(process_age_s())
@@ -60,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         deployment = assemble(options.deployment_options(args, args.model), phases, loading)
     with deployment:
         server, generation = _build(deployment, args)
-        stop = _Stop(deployment)
+        stop = StopSignals(deployment.abandon)
         server.start()
         server.set_serving(True)
         phases.mark("serving")
@@ -105,29 +91,3 @@ def _build(deployment: Deployment, args: argparse.Namespace) -> tuple[RpcServer,
         name="colibri serve",
     )
     return server, generation
-
-
-class _Stop:
-    """The first SIGTERM or SIGINT asks for the orderly end, the second one ends the process where it
-    stands."""
-
-    def __init__(self, deployment: Deployment) -> None:
-        self._deployment = deployment
-        self._number = 0
-        # An eventfd: a handler that takes a lock could wait for the very code that it interrupts.
-        self._asked = os.eventfd(0, os.EFD_CLOEXEC)
-        signal.signal(signal.SIGTERM, self._handle)
-        signal.signal(signal.SIGINT, self._handle)
-
-    def wait(self) -> int:
-        """The signal's number, as soon as one has come."""
-        os.eventfd_read(self._asked)
-        return self._number
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._number:
-            if self._deployment.launcher is not None:
-                self._deployment.launcher.abandon()
-            os._exit(128 + number)
-        self._number = number
-        os.eventfd_write(self._asked, 1)

@@ -1,0 +1,34 @@
+"""Which compute mode a checkpoint runs in, and what a mode that it was not made for costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from colibri.kernels.api import ComputeMode
+from colibri.models.checkpoint import Checkpoint
+from colibri.models.dtypes import BF16, bf16_from_fp32, fp32_from_stored
+
+
+def choose_mode(checkpoint: Checkpoint, asked: str | None, log: Callable[[str], None]) -> ComputeMode:
+    """`asked`, else bf16 for bf16 checkpoints and fp32 for others.
+
+    bf16 mode rounds the weights of other checkpoints; then the error is measured on one expert and said.
+    """
+    stored = checkpoint.config.dtype
+    if asked is None:
+        return ComputeMode.BF16 if stored == BF16.name else ComputeMode.FP32
+    mode = ComputeMode(asked)
+    if mode is ComputeMode.BF16 and stored != BF16.name:
+        error = rounding_error(checkpoint)
+        log(f"bf16 mode rounds the {stored} weights: relative RMS error {error:.1e} (first expert)")
+    return mode
+
+
+def rounding_error(checkpoint: Checkpoint) -> float:
+    """Relative RMS error of the first expert's gate matrix when it is rounded to bf16."""
+    exact = fp32_from_stored(checkpoint.expert(0, 0).gate, checkpoint.config.dtype)
+    rounded = fp32_from_stored(bf16_from_fp32(exact), BF16.name)
+    norm = float(np.linalg.norm(exact.astype(np.float64)))
+    return float(np.linalg.norm(rounded.astype(np.float64) - exact)) / norm if norm else 0.0

@@ -1,0 +1,94 @@
+"""Usage errors: exit code 2, the option named, the nearest match offered."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from colibri.cli.main import VERBS, build_parser, main
+from colibri.cli.parser import nearest
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["generat", "m"], "got 'generat'; did you mean 'generate'?"),
+        ([], "the following arguments are required: VERB"),
+        (["generate", "m"], "--prompt"),
+        (
+            ["generate", "m", "--prompt", "x", "--worker", "2"],
+            "unknown argument '--worker'; did you mean '--workers'?",
+        ),
+        (["generate", "m", "--prompt", "x", "--transport", "unxi"], "got 'unxi'; did you mean 'unix'?"),
+        (
+            ["generate", "m", "--prompt", "x", "--compute-mode", "bf61"],
+            "--compute-mode: expected one of fp32, bf16",
+        ),
+        (
+            ["generate", "m", "--prompt", "x", "--workers", "-1"],
+            "--workers: expected a whole number from 0 to 256, got '-1'",
+        ),
+        (["generate", "m", "--prompt", "x", "--workers", "two"], "--workers: expected a whole number"),
+        (
+            ["generate", "m", "--prompt", "x", "--kv-page", "17"],
+            "--kv-page: expected one of 8, 16, 32, 64, got 17",
+        ),
+        (
+            ["generate", "m", "--prompt", "x", "--temperature", "nan"],
+            "--temperature: expected a number from 0 to 100",
+        ),
+        (["generate", "m", "--prompt", "x", "--top-p", "1.5"], "--top-p: expected a number from 0 to 1"),
+        (["generate", "m", "--prompt", "x", "--seed", str(1 << 64)], "--seed: expected a whole number"),
+        (["serve", "m", "--listn", "x"], "did you mean '--listen'?"),
+        (["inspect"], "MODEL"),
+    ],
+)
+def test_refusals(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) -> None:
+    assert message in refused(capsys, *argv)
+
+
+def test_options_are_not_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "unknown argument '--prom'" in refused(capsys, "demo", "--prom", "x")
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_every_verb_has_help(capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([verb, "--help"])
+    assert caught.value.code == 0
+    assert "usage: colibri " + verb in capsys.readouterr().out
+
+
+def test_every_option_has_a_help_text() -> None:
+    for verb, parser in build_parser().verbs.items():
+        for action in parser._actions:
+            assert action.help, f"{verb} {action.option_strings}"
+
+
+HEAVY = ("grpc", "numpy", "rich", "tokenizers", "jinja2", "safetensors")
+
+
+def test_help_and_version_load_nothing_heavy() -> None:
+    program = (
+        "import sys; from colibri.cli.main import main\n"
+        "try: main(['--version'])\n"
+        "except SystemExit: pass\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_nearest_says_nothing_where_nothing_is_near() -> None:
+    assert nearest("--zzz", ["--workers"]) == ""
