@@ -42,7 +42,8 @@ Call::Call(Backend& backend) : backend_(backend), turn_(backend.mutex_) {
 }
 
 Call::~Call() {
-  for (Scratch* s : {&backend_.scratch_rows, &backend_.scratch_hidden, &backend_.scratch_sums, &backend_.scratch_pointers})
+  for (Scratch* s : {&backend_.scratch_rows, &backend_.scratch_hidden, &backend_.scratch_sums, &backend_.scratch_pointers,
+                     &backend_.scratch_dense})
     s->trim();
 }
 

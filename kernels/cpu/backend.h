@@ -23,7 +23,7 @@ class Backend {
   Pool pool;
 
   // Reused from call to call, by whoever holds the turn.
-  Scratch scratch_rows, scratch_hidden, scratch_sums, scratch_pointers;
+  Scratch scratch_rows, scratch_hidden, scratch_sums, scratch_pointers, scratch_dense;
 
   // Ends the threads; calls raise afterwards.
   void close();

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from colibri.kernels import _native
-from colibri.kernels.api import F32, Array, ComputeMode, PackedExpert, PackedLinear, UnitBatch
+from colibri.kernels.api import (
+    F32,
+    U32,
+    Array,
+    ComputeMode,
+    GateResult,
+    KvView,
+    PackedExpert,
+    PackedLinear,
+    RopeTable,
+    SamplingParams,
+    UnitBatch,
+)
+from colibri.kernels.rope_table import build_rope_table
 
 
 def _to_bf16(mode: ComputeMode) -> bool:
@@ -16,15 +31,28 @@ def _to_bf16(mode: ComputeMode) -> bool:
     return mode is ComputeMode.BF16
 
 
+def _rows_like(x: Array, mode: ComputeMode) -> Array:
+    return np.empty(x.shape, np.uint16 if _to_bf16(mode) else np.float32)
+
+
+def supported_isas() -> list[str]:
+    """Instruction paths that this machine runs, best first."""
+    return _native.supported_isas()
+
+
 class CpuBackend:
     """One instruction path and a pool of threads (docs/numerics.md says what is computed, whatever these are).
 
-    threads: threads that compute, the calling one included. isa: 'avx512bf16', 'avx512', 'avx2' or 'portable'; None takes
+    threads: threads that compute, the calling one included; None: one per CPU of `cpus`, or of the process. isa: 'avx512bf16', 'avx512', 'avx2' or 'portable'; None takes
     the environment's COLIBRI_ISA, else the best that this machine runs. cpus: pool thread i > 0 is pinned to
     cpus[i % len(cpus)]; the caller's affinity is left alone. Raises ValueError for an unknown or unsupported path.
     """
 
-    def __init__(self, threads: int = 1, isa: str | None = None, cpus: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, threads: int | None = 1, isa: str | None = None, cpus: Sequence[int] | None = None
+    ) -> None:
+        if threads is None:
+            threads = len(cpus or os.sched_getaffinity(0))
         self._native = _native.Backend(threads, isa, None if cpus is None else list(cpus))
 
     @property
@@ -56,13 +84,10 @@ class CpuBackend:
         return PackedExpert(*self._native.pack_expert(gate, up, down, _to_bf16(mode)))
 
     def linear(self, x: Array, weight: PackedLinear) -> F32:
-        out = np.empty((len(x), weight.n), np.float32)
-        self._native.linear(x, weight, out)
-        return out
+        return self._native.linear(x, weight)
 
     def expert_units(self, x: Array, experts: Sequence[PackedExpert], batch: UnitBatch) -> F32:
-        out = np.empty((len(batch.unit_slots), x.shape[1]), np.float32)
-        self._native.expert_units(
+        return self._native.expert_units(
             x,
             experts,
             batch.group_expert,
@@ -72,9 +97,58 @@ class CpuBackend:
             batch.entry_unit,
             batch.entry_weight,
             batch.unit_slots,
-            out,
         )
-        return out
+
+    def read_pass(self, data: NDArray[np.uint8]) -> int:
+        """Sum of the data's 64-bit words modulo 2^64: one plain ascending read by all threads, what memory costs."""
+        return self._native.read_pass(data)
 
     def add_inplace(self, x: F32, y: F32) -> None:
         self._native.add_inplace(x, y)
+
+    def embed(self, table: PackedLinear, ids: U32) -> F32:
+        out = np.empty((len(ids), table.k), np.float32)
+        self._native.embed(table, ids, out)
+        return out
+
+    def rms_norm(self, x: F32, weight: F32, eps: float, mode: ComputeMode) -> Array:
+        out = _rows_like(x, mode)
+        self._native.rms_norm(x, weight, eps, out)
+        return out
+
+    def rope_table(self, theta: float, head_dim: int, positions: int) -> RopeTable:
+        return build_rope_table(theta, head_dim, positions)
+
+    def rope_and_store(self, qkv: F32, rope: RopeTable, kv: KvView, heads: int) -> F32:
+        out = np.empty((len(qkv), max(heads, 0) * kv.k.shape[-1]), np.float32)
+        self._native.rope_and_store(
+            qkv, rope.cos, rope.sin, kv.k, kv.v, kv.page_table, kv.row_sequence, kv.positions, heads, out
+        )
+        return out
+
+    def attention(self, q: F32, kv: KvView, window: int | None, mode: ComputeMode) -> Array:
+        out = _rows_like(q, mode)
+        self._native.attention(q, kv.k, kv.v, kv.page_table, kv.row_sequence, kv.positions, window, out)
+        return out
+
+    def gate(self, x: Array, weight: PackedLinear, k: int) -> GateResult:
+        shape = len(x), max(k, 0)
+        result = GateResult(np.empty(shape, np.uint16), np.empty(shape, np.float32), np.empty(len(x), np.bool_))
+        self._native.gate(x, weight, k, result.experts, result.weights, result.ok)
+        return result
+
+    def group(self, keys: U32, buckets: int) -> tuple[U32, U32]:
+        offsets, order = np.empty(max(buckets, 0) + 1, np.uint32), np.empty(len(keys), np.uint32)
+        self._native.group(keys, buckets, offsets, order)
+        return offsets, order
+
+    def merge(self, parts: Sequence[F32], part: U32, index: U32, row_offsets: U32) -> F32:
+        hidden = parts[0].shape[-1] if len(parts) else 0
+        out = np.empty((max(len(row_offsets) - 1, 0), hidden), np.float32)
+        self._native.merge(parts, part, index, row_offsets, out)
+        return out
+
+    def sample(self, logits: F32, params: SamplingParams, output_index: int) -> int:
+        return self._native.sample(
+            logits, params.temperature, params.top_k, params.top_p, params.seed, params.choice, output_index
+        )

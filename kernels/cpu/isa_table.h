@@ -1,10 +1,18 @@
 // The body of every instruction-path unit: all kernels, and the table of them.
 #pragma once
 #include "kernel_table.h"
+#include "attention_block_kernels.h"
+#include "attention_row_kernels.h"
 #include "elementwise_kernels.h"
+#include "embed_kernels.h"
+#include "gate_kernels.h"
 #include "gemm_kernels.h"
 #include "math16.h"
+#include "merge_kernels.h"
+#include "norm_kernels.h"
 #include "pack_kernels.h"
+#include "rope_kernels.h"
+#include "sampling_kernels.h"
 #include "self_test_kernels.h"
 #include "simd.h"
 
@@ -24,6 +32,17 @@ constexpr KernelTable make_table() {
 #endif
   t.pack_panel = pack_panel;
   t.add_inplace = add_inplace;
+  t.rms_norm_row = rms_norm_row;
+  t.embed_row = embed_row;
+  t.rope_and_store_row = rope_and_store_row;
+  t.attend_row = attend_row;
+  t.attend_block = attend_block;
+  t.gate_row = gate_row;
+  t.merge_row = merge_row;
+  t.largest_logit = largest_logit;
+  t.first_equal = first_equal;
+  t.temper = temper;
+  t.sum_words = sum_words;
   return t;
 }
 

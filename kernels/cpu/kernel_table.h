@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "dense_types.h"
 #include "gemm_types.h"
 
 namespace colibri {
@@ -23,6 +24,25 @@ struct KernelTable {
 
   // x[i] += y[i] for i in [0, n)
   void (*add_inplace)(float* x, const float* y, int64_t n);
+
+  // One row; into y, or, unless nullptr, rounded into y_bf16.
+  void (*rms_norm_row)(const float* x, const float* weight, int64_t n, float eps, float* y, uint16_t* y_bf16);
+  // One row of a packed matrix, widened; `column`: its first element.
+  void (*embed_row)(const void* column, WeightType type, int64_t k, float* y);
+  void (*rope_and_store_row)(const RopeRow& row);
+  // Queries of one row, all seeing the same keys; queries of any rows. Scratch: attention_scratch() floats.
+  void (*attend_row)(const AttentionWork& work, float* scratch);
+  void (*attend_block)(const AttentionWork& work, float* scratch);
+  // The k largest logits and their softmax; false, and nothing written, when a logit is NaN or Inf.
+  bool (*gate_row)(const float* logits, int64_t experts, int k, uint16_t* ids, float* weights);
+  // y = terms[0] + terms[1] + ... of n elements each; zeros without terms.
+  void (*merge_row)(const float* const* terms, int64_t count, int64_t n, float* y);
+  // Sampling: the largest of n > 0 values (false: one is NaN or +Inf); the first index that equals a value; z and e.
+  bool (*largest_logit)(const float* x, int64_t n, float* largest);
+  int64_t (*first_equal)(const float* x, int64_t n, float value);
+  float (*temper)(const float* x, int64_t n, float largest, float temperature, float* z, float* e);
+  // Sum of `n` 64-bit words modulo 2^64: a plain ascending read, the measure of memory-bound kernels.
+  uint64_t (*sum_words)(const void* p, int64_t n);
 };
 
 // nullptr where the path was not compiled in (other architecture).

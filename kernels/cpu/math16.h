@@ -23,6 +23,9 @@ COLIBRI_INLINE f32x16 exp32(f32x16 x) {
   return select(is_nan(x), x, e);
 }
 
+// Subnormals to a zero of the same sign: for values that no arithmetic touches. DAZ makes them equal to zero here.
+COLIBRI_INLINE f32x16 flush(f32x16 x) { return select(equal(x, zero16()), mul(x, zero16()), x); }
+
 // (g / (1 + exp32(-g))) * u
 COLIBRI_INLINE f32x16 silu_mul(f32x16 g, f32x16 u) { return mul(div(g, add(set1(1.0f), exp32(neg(g)))), u); }
 

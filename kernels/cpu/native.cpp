@@ -34,7 +34,14 @@ NB_MODULE(_native, m) {
       .def_prop_ro("fallback", [](const Backend& b) { return b.choice.fallback; })
       .def_prop_ro("threads", [](const Backend& b) { return b.pool.threads(); })
       .def("close", &Backend::close);
+  bind_attention(c);
   bind_elementwise(c);
+  bind_embed(c);
   bind_expert_units(c);
+  bind_gate(c);
+  bind_group(c);
   bind_linear(m, c);
+  bind_norm(c);
+  bind_rope(c);
+  bind_sampling(c);
 }

@@ -7,8 +7,15 @@ namespace colibri {
 
 using BackendClass = nb::class_<Backend>;
 
+void bind_attention(BackendClass& c);
 void bind_elementwise(BackendClass& c);
+void bind_embed(BackendClass& c);
 void bind_expert_units(BackendClass& c);
+void bind_gate(BackendClass& c);
+void bind_group(BackendClass& c);
 void bind_linear(nb::module_& m, BackendClass& c);
+void bind_norm(BackendClass& c);
+void bind_rope(BackendClass& c);
+void bind_sampling(BackendClass& c);
 
 }  // namespace colibri

@@ -1,0 +1,92 @@
+// group (counting sort) and merge.
+#include <cstring>
+#include <vector>
+
+#include "ops.h"
+
+namespace colibri {
+namespace {
+
+constexpr int64_t kMaxBuckets = int64_t(1) << 24;
+
+std::string at(const char* name, int64_t i) { return std::string(name) + "[" + std::to_string(i) + "]"; }
+std::string below(int64_t n) { return "0 .. " + std::to_string(n - 1); }
+
+void group(Backend& backend, nb::handle keys_array, int64_t buckets, nb::handle offsets_array, nb::handle order_array) {
+  View keys_view(keys_array, "keys", kU32, {kAny});
+  if (buckets < 0 || buckets > kMaxBuckets) fail_value("buckets", "0 .. 2^24", std::to_string(buckets));
+  const int64_t n = keys_view.shape(0);
+  View offsets_view(offsets_array, "offsets", kU32, {buckets + 1}, true);
+  View order_view(order_array, "order", kU32, {n}, true);
+  const uint32_t* keys = keys_view.as<uint32_t>();
+  uint32_t* offsets = offsets_view.as<uint32_t>();
+  uint32_t* order = order_view.as<uint32_t>();
+  for (int64_t i = 0; i < n; i++)
+    if (keys[i] >= buckets) fail_value(at("keys", i).c_str(), below(buckets) + " (buckets)", std::to_string(keys[i]));
+  Call call(backend);
+  std::memset(offsets, 0, size_t(buckets + 1) * 4);
+  for (int64_t i = 0; i < n; i++) offsets[keys[i]]++;
+  uint32_t start = 0;
+  for (int64_t b = 0; b < buckets; b++) {
+    const uint32_t count = offsets[b];
+    offsets[b] = start;
+    start += count;
+  }
+  // Placing moves each start to its bucket's end, which is the next bucket's start.
+  for (int64_t i = 0; i < n; i++) order[offsets[keys[i]]++] = uint32_t(i);
+  for (int64_t b = buckets; b > 0; b--) offsets[b] = offsets[b - 1];
+  offsets[0] = 0;
+}
+
+void merge(Backend& backend, nb::sequence parts, nb::handle part_array, nb::handle index_array, nb::handle offsets_array,
+           nb::handle out_array) {
+  std::vector<std::string> names;  // Views keep pointers to them.
+  for (size_t i = 0; i < nb::len(parts); i++) names.push_back(at("parts", int64_t(i)));
+  std::vector<View> views;
+  for (size_t i = 0; i < names.size(); i++) {
+    const int64_t width = i ? views[0].shape(1) : kAny;
+    views.emplace_back(parts[i], names[i].c_str(), kF32, std::initializer_list<int64_t>{kAny, width});
+  }
+  if (views.empty()) fail_value("parts", "at least one array", "none");
+  const int64_t hidden = views[0].shape(1);
+  View part_view(part_array, "part", kU32, {kAny});
+  const int64_t terms = part_view.shape(0);
+  View index_view(index_array, "index", kU32, {terms});
+  View offsets_view(offsets_array, "row_offsets", kU32, {kAny});
+  const int64_t rows = offsets_view.shape(0) - 1;
+  if (rows < 0) fail_value("row_offsets", "rows + 1 values", "none");
+  View out(out_array, "out", kF32, {rows, hidden}, true);
+  const uint32_t *part = part_view.as<uint32_t>(), *index = index_view.as<uint32_t>();
+  const uint32_t* offsets = offsets_view.as<uint32_t>();
+  for (int64_t r = 0; r < rows; r++)
+    if (offsets[r] > offsets[r + 1])
+      fail_value(at("row_offsets", r + 1).c_str(), "at least " + std::to_string(offsets[r]), std::to_string(offsets[r + 1]));
+  if (offsets[0] != 0) fail_value("row_offsets[0]", "0", std::to_string(offsets[0]));
+  if (offsets[rows] != terms)
+    fail_value(at("row_offsets", rows).c_str(), std::to_string(terms) + " (terms)", std::to_string(offsets[rows]));
+  std::vector<const float*> term(static_cast<size_t>(terms));
+  for (int64_t t = 0; t < terms; t++) {
+    if (part[t] >= views.size())
+      fail_value(at("part", t).c_str(), below(int64_t(views.size())) + " (parts)", std::to_string(part[t]));
+    const View& from = views[part[t]];
+    if (index[t] >= from.shape(0))
+      fail_value(at("index", t).c_str(), below(from.shape(0)) + " (units of part " + std::to_string(part[t]) + ")",
+                 std::to_string(index[t]));
+    term[size_t(t)] = from.as<float>() + int64_t(index[t]) * hidden;
+  }
+  float* y = out.as<float>();
+  Call call(backend);
+  backend.pool.run(rows, 8, (terms + rows) * hidden * 4, [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; r++)
+      backend.kernels.merge_row(term.data() + offsets[r], offsets[r + 1] - offsets[r], hidden, y + r * hidden);
+  });
+}
+
+}  // namespace
+
+void bind_group(BackendClass& c) {
+  c.def("group", &group, nb::arg("keys"), nb::arg("buckets"), nb::arg("offsets"), nb::arg("order"));
+  c.def("merge", &merge, nb::arg("parts"), nb::arg("part"), nb::arg("index"), nb::arg("row_offsets"), nb::arg("out"));
+}
+
+}  // namespace colibri

@@ -1,0 +1,170 @@
+// sample: greedy, temperature, top-k, top-p (docs/numerics.md, sampling).
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "ops.h"
+#include "philox.h"
+
+namespace colibri {
+namespace {
+
+// Unsigned order of these is the order of the floats; -0 = +0. No NaN.
+uint32_t order_of(float z) {
+  uint32_t u;
+  std::memcpy(&u, &z, 4);
+  if (!(u << 1)) u = 0;
+  return u >> 31 ? ~u : u | 0x80000000u;
+}
+
+// The k-th largest of n values, 1 <= k <= n, and how many are larger: three passes over histograms of 11, 11 and 10 bits.
+struct Kth {
+  uint32_t key;
+  int64_t larger;
+};
+Kth kth_largest(const float* z, int64_t n, int64_t k) {
+  uint32_t prefix = 0, known = 0;
+  int64_t larger = 0;
+  for (const int shift : {21, 10, 0}) {
+    const uint32_t buckets = shift ? 2048 : 1024;
+    int64_t count[2048] = {};
+    for (int64_t i = 0; i < n; i++) {
+      const uint32_t key = order_of(z[i]);
+      if ((key & known) == prefix) count[key >> shift & (buckets - 1)]++;
+    }
+    uint32_t b = buckets - 1;
+    for (; larger + count[b] < k; b--) larger += count[b];
+    prefix |= b << shift;
+    known |= (buckets - 1) << shift;
+  }
+  return {prefix, larger};
+}
+
+// Ids that top-k keeps, ascending.
+std::vector<uint32_t> keep_top_k(const float* z, int64_t n, int64_t k) {
+  const Kth kth = kth_largest(z, n, k);
+  int64_t equal = k - kth.larger;
+  std::vector<uint32_t> kept;
+  kept.reserve(size_t(k));
+  for (int64_t i = 0; i < n; i++) {
+    const uint32_t key = order_of(z[i]);
+    if (key > kth.key || (key == kth.key && equal-- > 0)) kept.push_back(uint32_t(i));
+  }
+  return kept;
+}
+
+double total_of(const std::vector<uint32_t>& ids, const float* e) {
+  double total = 0;
+  for (const uint32_t id : ids) total += double(e[id]);
+  return total;
+}
+
+// Of the ascending `ids` those of the shortest prefix, by (z descending, id ascending), whose sum reaches top_p * total.
+std::vector<uint32_t> keep_top_p(std::vector<uint32_t> ids, const float* z, const float* e, double top_p) {
+  const double needed = top_p * total_of(ids, e);
+  std::vector<uint64_t> heap;
+  heap.reserve(ids.size());
+  for (const uint32_t id : ids)
+    if (e[id] > 0) heap.push_back(uint64_t(order_of(z[id])) << 32 | ~id);
+  std::make_heap(heap.begin(), heap.end());
+  std::vector<uint32_t> kept;
+  double running = 0;
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end());
+    kept.push_back(~uint32_t(heap.back()));
+    heap.pop_back();
+    running += double(e[kept.back()]);
+    if (running >= needed) {
+      std::sort(kept.begin(), kept.end());
+      return kept;
+    }
+  }
+  return ids;  // Rounding kept the sum below: everything stays. Ids with e = 0 are never drawn.
+}
+
+uint32_t draw(const std::vector<uint32_t>& ids, const float* e, double u) {
+  const double target = u * total_of(ids, e);
+  double running = 0;
+  for (const uint32_t id : ids) {
+    running += double(e[id]);
+    if (running > target) return id;
+  }
+  return ids.back();  // Unreachable: u < 1 and the sums are the same.
+}
+
+// An int of 0 .. 2^bits - 1.
+uint64_t unsigned_of(nb::handle value, const char* name, int bits) {
+  const std::string expected = "an int of 0 .. 2^" + std::to_string(bits) + " - 1";
+  nb::object number = nb::steal(PyNumber_Index(value.ptr()));
+  if (!number.is_valid()) {
+    PyErr_Clear();
+    fail_type(std::string(name) + ": expected " + expected + ", got " + nb::repr(value).c_str());
+  }
+  const unsigned long long n = PyLong_AsUnsignedLongLong(number.ptr());
+  const bool overflow = PyErr_Occurred();
+  PyErr_Clear();
+  if (overflow || (bits < 64 && n >> bits)) fail_value(name, expected, nb::repr(value).c_str());
+  return n;
+}
+
+int64_t sample(Backend& backend, nb::handle logits_array, double temperature, nb::handle top_k_object, double top_p,
+               nb::handle seed_object, nb::handle choice_object, nb::handle index_object) {
+  View logits(logits_array, "logits", kF32, {kAny});
+  const int64_t n = logits.shape(0);
+  if (n < 1 || n > INT32_MAX) fail_value("logits", "1 to 2^31 - 1 values", std::to_string(n));
+  const float t = float(temperature);
+  if (!(temperature == 0 || (std::isnormal(t) && t > 0)))
+    fail_value("params.temperature", "0, or a finite number that is a normal fp32", std::to_string(temperature));
+  if (!(top_p > 0 && top_p <= 1)) fail_value("params.top_p", "above 0, at most 1", std::to_string(top_p));
+  const uint64_t top_k = unsigned_of(top_k_object, "params.top_k", 32);
+  const uint64_t seed = unsigned_of(seed_object, "params.seed", 64);
+  const uint64_t choice = unsigned_of(choice_object, "params.choice", 32);
+  const uint64_t output_index = unsigned_of(index_object, "output_index", 64);
+  const float* x = logits.as<float>();
+
+  enum { kFine, kBad, kNothing, kOverflow } fault = kFine;
+  int64_t id = 0;
+  {
+    Call call(backend);
+    const KernelTable& kernels = backend.kernels;
+    float largest;
+    if (!kernels.largest_logit(x, n, &largest)) fault = kBad;
+    else if (std::isinf(largest)) fault = kNothing;
+    else if (temperature == 0) id = kernels.first_equal(x, n, largest);
+    else {
+      float* z = backend.scratch_dense.get<float>(size_t(2 * n));
+      float* e = z + n;
+      if (std::isinf(kernels.temper(x, n, largest, t, z, e))) {
+        fault = kOverflow;
+      } else {
+        std::vector<uint32_t> ids;
+        if (top_k && int64_t(top_k) < n) {
+          ids = keep_top_k(z, n, int64_t(top_k));
+        } else {
+          ids.resize(size_t(n));
+          for (int64_t i = 0; i < n; i++) ids[size_t(i)] = uint32_t(i);
+        }
+        if (top_p < 1) ids = keep_top_p(std::move(ids), z, e, top_p);
+        id = draw(ids, e, philox_uniform(seed, uint32_t(choice), output_index));
+      }
+    }
+  }
+  if (fault == kBad) {
+    int64_t at = 0;
+    while (at < n - 1 && !(std::isnan(x[at]) || x[at] == INFINITY)) at++;
+    fail_value(("logits[" + std::to_string(at) + "]").c_str(), "no NaN and no +Inf", std::isnan(x[at]) ? "nan" : "inf");
+  }
+  if (fault == kNothing) fail_value("logits", "at least one finite value", "none");
+  if (fault == kOverflow) fail_value("params.temperature", "finite logit / temperature", std::to_string(temperature));
+  return id;
+}
+
+}  // namespace
+
+void bind_sampling(BackendClass& c) {
+  c.def("sample", &sample, nb::arg("logits"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"), nb::arg("seed"),
+        nb::arg("choice"), nb::arg("output_index"));
+}
+
+}  // namespace colibri
