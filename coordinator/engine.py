@@ -40,6 +40,7 @@ from colibri.generation import Finished, FinishReason
 from colibri.kernels.api import F32
 from colibri.models.detokenizer import IncrementalDetokenizer
 from colibri.models.tokenizer import Tokenizer
+from colibri.numerics import EngineNumerics
 
 _LOG = logging.getLogger(__name__)
 _IDLE_S = 1.0
@@ -71,9 +72,7 @@ class EngineOptions:
 
 
 class Engine:
-    """Thread-safe: submit, cancel, stats, close. `numerics_id`: of the whole engine, reported with every
-    answer.
-    """
+    """Thread-safe: submit, cancel, stats, close. `numerics`: reported with every answer."""
 
     def __init__(
         self,
@@ -82,20 +81,20 @@ class Engine:
         moe: MoeLayer,
         options: EngineOptions,
         *,
-        numerics_id: str,
+        numerics: EngineNumerics,
         clock: Clock = time.monotonic,
     ) -> None:
         config = stack.config
         shape = KvShape(config.layers, config.kv_heads, config.head_dim, options.kv_page, options.kv_tokens)
         self.options = options
-        self.numerics_id = numerics_id
+        self.numerics = numerics
         #: Longest prompt plus answer: what the model and the cache both hold.
         self.context = min(len(stack.weights.rope.cos), shape.pages * shape.page)
         self._stack = stack
         self._tokenizer = tokenizer
         self._moe = moe
         self._clock = clock
-        self._cache = KvCache(shape, stack.mode)
+        self.cache = KvCache(shape, stack.mode)
         self._budget = StepBudget(options.max_batch_rows, options.prefill_chunk)
         self._changed = threading.Condition()
         self._waiting: list[Sequence] = []  # by priority, then age
@@ -149,7 +148,7 @@ class Engine:
         with self._changed:
             self._stats.waiting = len(self._waiting)
             self._stats.running = len(self._running)
-            self._stats.kv_pages_used = self._stats.kv_pages - self._cache.pages.free
+            self._stats.kv_pages_used = self._stats.kv_pages - self.cache.pages.free
             return self._stats.snapshot()
 
     def close(self, grace_s: float = 0.0) -> None:
@@ -186,6 +185,7 @@ class Engine:
                     self._step()
                 except Exception as error:
                     self._fail_step(error)
+                self._in_step = ()
         finally:
             with self._changed:
                 self._close_at = self._clock()
@@ -198,10 +198,7 @@ class Engine:
         """
         with self._changed:
             while True:
-                for sequence in list(self._by_id.values()):
-                    outcome = self._due(sequence)
-                    if outcome is not None:
-                        self._end(sequence, outcome)
+                self._retire()
                 self._admit()
                 if self._running:
                     return True
@@ -209,10 +206,16 @@ class Engine:
                     return False
                 self._changed.wait(_IDLE_S)
 
+    def _retire(self) -> None:
+        for sequence in list(self._by_id.values()):
+            outcome = self._due(sequence)
+            if outcome is not None:
+                self._end(sequence, outcome)
+
     def _due(self, sequence: Sequence) -> Finished | ColibriError | None:
         """How a sequence must end now, if it must."""
         if sequence.cancelled:
-            return sequence.finished(FinishReason.ABORT, self.numerics_id)
+            return sequence.finished(FinishReason.ABORT, self.numerics.id)
         if sequence.request.deadline.expired(self._clock):
             return DeadlineExpired(
                 f"request {sequence.request.request_id}: its time ended after {sequence.generated} tokens"
@@ -225,7 +228,7 @@ class Engine:
         """From the head of the queue, in order: a large request is never overtaken for ever by small ones."""
         while self._waiting and len(self._running) < self.options.max_running:
             sequence = self._waiting[0]
-            sequence.pages = self._cache.reserve(sequence.request.kv_tokens)
+            sequence.pages = self.cache.reserve(sequence.request.kv_tokens)
             if sequence.pages is None:
                 return
             sequence.admitted_at = self._clock()
@@ -238,7 +241,7 @@ class Engine:
         self._in_step = self._running
         step = compose_step(self._running, self._budget)
         self._in_step = step.sequences
-        output = self._stack.forward(step.batch, self._cache, self._moe, times)
+        output = self._stack.forward(step.batch, self.cache, self._moe, times)
         for index, error in output.failed.items():
             self._end(step.sequences[index], _of_model(error))
         for sequence, rows in zip(step.sequences, step.rows, strict=True):
@@ -261,7 +264,7 @@ class Engine:
             return
         self._stats.sampled += 1
         if reason is not None:
-            self._end(sequence, sequence.finished(reason, self.numerics_id))
+            self._end(sequence, sequence.finished(reason, self.numerics.id))
 
     def _fail_step(self, error: Exception) -> None:
         if not isinstance(error, ColibriError):
@@ -282,7 +285,7 @@ class Engine:
             del self._by_id[sequence.request.request_id]
             (self._waiting if sequence.pages is None else self._running).remove(sequence)
             if sequence.pages is not None:
-                self._cache.release(sequence.pages)
+                self.cache.release(sequence.pages)
                 self._service_s += 0.2 * (self._clock() - sequence.admitted_at - self._service_s)
             if isinstance(outcome, ColibriError):
                 self._stats.failed += 1

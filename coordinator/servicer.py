@@ -21,7 +21,6 @@ from colibri.errors import Busy
 from colibri.models.config import MixtralConfig
 from colibri.models.generation_config import GenerationDefaults
 from colibri.models.tokenizer import Tokenizer
-from colibri.numerics import EngineNumerics
 from colibri.placement import Directory
 from colibri.rpc.server import Service
 from colibri.v1 import generation_pb2 as pb
@@ -41,7 +40,6 @@ class ServedModel:
     model_hash: str
     config: MixtralConfig
     defaults: GenerationDefaults
-    numerics: EngineNumerics
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServicer):
@@ -113,7 +111,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         return pb.AbortReply(found=self._engine.abort(request.request_id))
 
     def ModelInfo(self, request: pb.ModelInfoRequest, context: grpc.ServicerContext) -> pb.ModelInfoReply:
-        config, numerics = self._model.config, self._model.numerics
+        config, numerics = self._model.config, self._engine.numerics
         membership = None if self._directory is None else self._directory.current()
         return pb.ModelInfoReply(
             name=self._model.name,

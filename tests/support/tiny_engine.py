@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +16,7 @@ from colibri.coordinator.decoder import DecoderStack
 from colibri.coordinator.decoder_weights import DecoderWeights
 from colibri.coordinator.engine import Engine, EngineOptions
 from colibri.coordinator.handle import RequestHandle
-from colibri.coordinator.moe_layer import MoeLayer
+from colibri.coordinator.moe_layer import MoeLayer, MoeResult
 from colibri.coordinator.request import GenerationRequest
 from colibri.deadline import Deadline
 from colibri.generation import Finished, Tokens
@@ -22,6 +24,7 @@ from colibri.kernels.api import F32, U32, Array, Backend, ComputeMode, PackedExp
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 from colibri.models.tokenizer import Tokenizer
+from colibri.numerics import EngineNumerics, ExpertNumerics
 from colibri.placement import Directory, Membership, spread
 from colibri.router_service.executor import LocalExecutor
 from colibri.router_service.router import MoeRouter
@@ -29,7 +32,9 @@ from colibri.router_service.router import MoeRouter
 TINY = RandomMixtral(
     hidden=32, ffn=48, layers=2, experts=4, top_k=2, heads=4, kv_heads=2, vocab=300, max_positions=512, seed=3
 )
-NUMERICS_ID = "test/engine"
+NUMERICS = EngineNumerics(ExpertNumerics("test", "bf16", "bf16", "bf16"), "bf16", "bf16")
+#: Bound of every wait of a test.
+WAIT_S = 20.0
 
 
 @dataclass(slots=True)
@@ -67,14 +72,17 @@ class TinyModel:
 
     @contextmanager
     def engine(
-        self, options: EngineOptions | None = None, moe: MoeLayer | None = None, stack: DecoderStack | None = None
+        self,
+        options: EngineOptions | None = None,
+        moe: MoeLayer | None = None,
+        stack: DecoderStack | None = None,
     ) -> Iterator[Engine]:
         engine = Engine(
             stack or self.stack,
             self.tokenizer,
             moe or self.router,
             options or EngineOptions(kv_tokens=4096),
-            numerics_id=NUMERICS_ID,
+            numerics=NUMERICS,
         )
         try:
             yield engine
@@ -139,3 +147,57 @@ def read(handle: RequestHandle) -> Answer:
         elif isinstance(event, Finished):
             answer.finished = event
     return answer
+
+
+def idle(engine: Engine) -> bool:
+    """Nothing runs, nothing waits, every page is back."""
+    stats = engine.stats()
+    return stats.running == stats.waiting == stats.kv_pages_used == 0
+
+
+def wait_for(what: str, condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > until:
+            raise TimeoutError(f"waited {WAIT_S} s for {what}")
+        time.sleep(0.001)
+
+
+class Turnstile:
+    """An MoE layer that lets steps through one by one, so that a test decides what happens between which
+    steps.
+    """
+
+    def __init__(self, inner: MoeLayer) -> None:
+        self._inner = inner
+        self._permits = threading.Semaphore(0)
+        self._arrived = threading.Semaphore(0)
+        self._open = False
+        self.rows: list[int] = []
+        self.calls: list[tuple[Deadline | None, int]] = []
+        self.error: Exception | None = None
+
+    def forward(self, layer: int, x: Array, deadline: Deadline | None = None, priority: int = 0) -> MoeResult:
+        if layer == 0:
+            self.rows.append(len(x))
+            self.calls.append((deadline, priority))
+            self._arrived.release()
+            if not self._open and not self._permits.acquire(timeout=WAIT_S):
+                raise TimeoutError("the test let no step through")
+            if self.error is not None:
+                error, self.error = self.error, None
+                raise error
+        return self._inner.forward(layer, x, deadline, priority)
+
+    def wait_step(self) -> None:
+        """Until the engine stands in a step, which `let` lets through."""
+        if not self._arrived.acquire(timeout=WAIT_S):
+            raise TimeoutError("the engine began no step")
+
+    def let(self, steps: int = 1) -> None:
+        self._permits.release(steps)
+
+    def open(self) -> None:
+        """Lets every step through from now on."""
+        self._open = True
+        self._permits.release()

@@ -12,5 +12,7 @@ from tests.support.tiny_engine import TinyModel, make_tiny
 @pytest.fixture(scope="session", params=["fp32", "bf16"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyModel]:
     backend = make_backend("reference")
-    yield TinyModel.open(make_tiny(tmp_path_factory.mktemp("tiny") / "m"), backend, ComputeMode(request.param))
+    yield TinyModel.open(
+        make_tiny(tmp_path_factory.mktemp("tiny") / "m"), backend, ComputeMode(request.param)
+    )
     backend.close()

@@ -1,0 +1,182 @@
+"""Every field of GenerateRequest: what is right becomes a request, what is wrong is named precisely."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from colibri.coordinator.request import GenerationRequest
+from colibri.coordinator.validate import Draws, RequestLimits, to_request
+from colibri.deadline import Deadline
+from colibri.errors import Code, InvalidInput
+from colibri.models.generation_config import GenerationDefaults
+from colibri.v1 import generation_pb2 as pb
+from tests.support.tiny_engine import TinyModel
+
+VOCAB, CONTEXT = 300, 64
+DEFAULTS = GenerationDefaults(
+    temperature=0.5, top_p=0.9, top_k=40, max_new_tokens=None, eos=(2, 5), sources={}, ignored=()
+)
+DRAWS = Draws(seed=lambda: 2**64 - 1, request_id=lambda: "drawn")
+
+
+def convert(
+    change: Callable[[pb.GenerateRequest], object] = lambda m: None,
+    *,
+    model: TinyModel | None = None,
+    context: int = CONTEXT,
+    defaults: GenerationDefaults = DEFAULTS,
+) -> GenerationRequest:
+    message = pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1, 7, 9]))
+    change(message)
+    limits = RequestLimits(VOCAB, context, defaults)
+    return to_request(message, limits, model and model.tokenizer, Deadline(5.0), DRAWS)
+
+
+def fields(**values: object) -> Callable[[pb.GenerateRequest], object]:
+    """Merges a message made of `values` over the valid one."""
+
+    def change(message: pb.GenerateRequest) -> None:
+        message.MergeFrom(pb.GenerateRequest(**values))  # type: ignore[arg-type]
+
+    return change
+
+
+def sampling(**values: float) -> Callable[[pb.GenerateRequest], object]:
+    return fields(sampling=pb.Sampling(**values))  # type: ignore[arg-type]
+
+
+def stopping(**values: object) -> Callable[[pb.GenerateRequest], object]:
+    return fields(stopping=pb.Stopping(**values))  # type: ignore[arg-type]
+
+
+def resuming(ids: list[int], receipt: int = 1, **more: object) -> Callable[[pb.GenerateRequest], object]:
+    return fields(resume=pb.Resume(generated_ids=ids, receipt=receipt), sampling=pb.Sampling(seed=1), **more)
+
+
+BAD = [
+    (
+        fields(request_id="a b"),
+        "request_id: expected 0 to 128 printable ASCII characters without spaces, got 'a b'",
+    ),
+    (fields(request_id="ä"), "request_id: expected 0 to 128 printable"),
+    (fields(request_id="x" * 129), "request_id: expected 0 to 128 printable"),
+    (fields(request_id="a\n"), "request_id: expected 0 to 128 printable"),
+    (fields(priority=1001), "priority: expected 0 to 1000, got 1001"),
+    (lambda m: m.ClearField("prompt"), "prompt: expected text or token_ids, got neither"),
+    (lambda m: m.token_ids.ClearField("ids"), "token_ids.ids: expected at least one token, got none"),
+    (lambda m: m.token_ids.ids.append(300), "token_ids.ids[3]: expected a token id from 0 to 299, got 300"),
+    (
+        lambda m: m.token_ids.ids.append(2**32 - 1),
+        "token_ids.ids[3]: expected a token id from 0 to 299, got 4294967295",
+    ),
+    (
+        lambda m: m.token_ids.ids.extend([1] * 61),
+        "token_ids.ids: expected at most 63 tokens (the context holds 64), got 64 tokens",
+    ),
+    (fields(text="hello"), "prompt: expected token_ids, since this model has no tokenizer, got text"),
+    (sampling(temperature=-0.1), "sampling.temperature: expected 0, or 1e-06 to 100, got -0.1"),
+    (sampling(temperature=1e-7), "sampling.temperature: expected 0, or 1e-06 to 100"),
+    (sampling(temperature=100.5), "sampling.temperature: expected 0, or 1e-06 to 100, got 100.5"),
+    (sampling(temperature=math.nan), "sampling.temperature: expected 0, or 1e-06 to 100, got nan"),
+    (sampling(temperature=math.inf), "sampling.temperature: expected 0, or 1e-06 to 100, got inf"),
+    (sampling(top_p=0.0), "sampling.top_p: expected above 0, at most 1, got 0.0"),
+    (sampling(top_p=1.5), "sampling.top_p: expected above 0, at most 1, got 1.5"),
+    (sampling(top_p=math.nan), "sampling.top_p: expected above 0, at most 1, got nan"),
+    (sampling(top_k=301), "sampling.top_k: expected 0 to 300 (the vocabulary), got 301"),
+    (
+        stopping(max_tokens=0),
+        "stopping.max_tokens: expected 1 to 61 (context 64 less 3 tokens of prompt), got 0",
+    ),
+    (
+        stopping(max_tokens=62),
+        "stopping.max_tokens: expected 1 to 61 (context 64 less 3 tokens of prompt), got 62",
+    ),
+    (stopping(max_tokens=2**32 - 1), "stopping.max_tokens: expected 1 to 61"),
+    (stopping(stop_ids=[3, 300]), "stopping.stop_ids[1]: expected a token id from 0 to 299, got 300"),
+    (stopping(stop_ids=[3] * 65), "stopping.stop_ids: expected at most 64 ids, got 65 ids"),
+    (fields(resume=pb.Resume(receipt=9)), "resume.receipt: expected 0 without generated_ids, got 9"),
+    (resuming([8, 300]), "resume.generated_ids[1]: expected a token id from 0 to 299, got 300"),
+    (
+        resuming([8] * 4, stopping=pb.Stopping(max_tokens=4)),
+        "resume.generated_ids: expected fewer than max_tokens (4, which counts the whole answer), got 4",
+    ),
+    (resuming([8, 5, 8]), "resume.generated_ids[1]: expected no id that ends the answer, got stop id 5"),
+    (
+        fields(resume=pb.Resume(generated_ids=[8], receipt=1)),
+        "sampling.seed: expected the seed of the answer that is resumed, got none",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD, ids=[message[:60] for _, message in BAD])
+def test_bad_fields(change: Callable[[pb.GenerateRequest], object], message: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        convert(change)
+    assert caught.value.message.startswith(message)
+    assert caught.value.code is Code.INVALID_ARGUMENT
+    assert not caught.value.retryable
+
+
+def test_unset_fields_take_the_checkpoints_defaults() -> None:
+    request = convert()
+    assert request.request_id == "drawn"
+    assert request.prompt_ids.tolist() == [1, 7, 9]
+    assert (request.sampling.temperature, request.sampling.top_p, request.sampling.top_k) == (0.5, 0.9, 40)
+    assert request.sampling.seed == 2**64 - 1
+    assert request.max_tokens == CONTEXT - 3
+    assert request.stop_ids == {2, 5}
+    assert (len(request.resumed_ids), request.receipt, request.priority) == (0, 0, 0)
+    assert request.deadline == Deadline(5.0)
+    assert request.kv_tokens == CONTEXT
+
+
+def test_set_fields_win() -> None:
+    request = convert(
+        fields(
+            request_id="a/b:1",
+            sampling=pb.Sampling(temperature=0.0, top_p=1.0, top_k=0, seed=0),
+            stopping=pb.Stopping(max_tokens=9, stop_ids=[4, 4], ignore_eos=True),
+            resume=pb.Resume(generated_ids=[2, 3], receipt=2**64 - 1),
+            priority=3,
+        )
+    )
+    sampling = request.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed) == (0.0, 1.0, 0, 0)
+    assert (request.request_id, request.max_tokens, request.stop_ids) == ("a/b:1", 9, {4})
+    assert (request.resumed_ids.tolist(), request.receipt, request.priority) == ([2, 3], 2**64 - 1, 3)
+
+
+def test_length_defaults() -> None:
+    assert convert(context=5000).max_tokens == 1024
+    own = GenerationDefaults(0.0, 1.0, 0, 77, (), {}, ())
+    assert convert(context=5000, defaults=own).max_tokens == 77
+    assert convert(context=50, defaults=own).max_tokens == 47
+
+
+def test_a_checkpoints_top_k_may_exceed_the_vocabulary() -> None:
+    assert convert(defaults=GenerationDefaults(1.0, 1.0, 5000, None, (), {}, ())).sampling.top_k == VOCAB
+
+
+def test_greedy_answers_resume_without_a_seed() -> None:
+    request = convert(
+        fields(sampling=pb.Sampling(temperature=0.0), resume=pb.Resume(generated_ids=[8], receipt=1))
+    )
+    assert request.resumed_ids.tolist() == [8]
+
+
+class TestText:
+    def test_special_tokens_are_the_tokenizers(self, model: TinyModel) -> None:
+        request = convert(fields(text="hi"), model=model)
+        assert request.prompt_ids.tolist() == model.tokenizer.encode("hi")
+        assert request.prompt_ids[0] == model.tokenizer.bos
+
+    def test_too_many_tokens(self, model: TinyModel) -> None:
+        with pytest.raises(InvalidInput, match=r"text: expected at most 63 tokens .* got 101 tokens"):
+            convert(fields(text="x" * 100), model=model)
+
+    def test_too_many_bytes(self, model: TinyModel) -> None:
+        with pytest.raises(InvalidInput, match=r"text: expected at most 1048576 bytes, got 1048578 bytes"):
+            convert(fields(text="ä" * (2**19 + 1)), model=model)
