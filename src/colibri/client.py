@@ -50,7 +50,7 @@ class EventStream(Iterator[Event]):
     request.
     """
 
-    def __init__(self, call: grpc.CallIterator[pb.GenerateReply], target: str) -> None:
+    def __init__(self, call: grpc._CallIterator[pb.GenerateReply], target: str) -> None:
         self._call = call
         self._target = target
 

@@ -128,7 +128,7 @@ def assemble(
             phases.mark("connected")
         router = MoeRouter(backend, mode, gates, config.top_k, directory, executor)
         stack = DecoderStack(weights, backend)
-        engine = Engine(stack, tokenizer, router, options.engine, numerics_id=numerics.id)
+        engine = Engine(stack, tokenizer, router, options.engine, numerics=numerics)
         undo.pop_all()
     return Deployment(checkpoint, tokenizer, numerics, backend, directory, executor, router, engine, launcher)
 

@@ -73,7 +73,6 @@ def _build(deployment: Deployment, args: argparse.Namespace) -> tuple[RpcServer,
         model_hash=checkpoint.model_hash(),
         config=checkpoint.config,
         defaults=checkpoint.generation,
-        numerics=numerics,
     )
     generation = GenerationServicer(deployment.engine, deployment.tokenizer, model, deployment.directory)
     router = RouterServicer(
