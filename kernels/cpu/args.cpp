@@ -116,6 +116,22 @@ void View::require_alignment(size_t alignment) const {
     fail_value(name_, "data aligned to " + std::to_string(alignment) + " bytes", describe() + ", not aligned");
 }
 
+nb::object new_array(Dtype dtype, std::initializer_list<int64_t> shape) {
+  // Kept for the life of the process; the GIL guards the first call.
+  static PyObject* const empty = nb::module_::import_("numpy").attr("empty").inc_ref().ptr();
+  static PyObject* const types[] = {
+      nb::module_::import_("numpy").attr("dtype")("float32").inc_ref().ptr(),
+      nb::module_::import_("numpy").attr("dtype")("uint16").inc_ref().ptr(),
+  };
+  if (dtype != kF32 && dtype != kBf16) fail_type("new_array: expected float32 or uint16");
+  nb::object extents = nb::steal(PyTuple_New(Py_ssize_t(shape.size())));
+  Py_ssize_t i = 0;
+  for (int64_t n : shape) PyTuple_SET_ITEM(extents.ptr(), i++, PyLong_FromLongLong(n));
+  PyObject* made = PyObject_CallFunctionObjArgs(empty, extents.ptr(), types[dtype == kBf16], nullptr);
+  if (!made) throw nb::python_error();
+  return nb::steal(made);
+}
+
 nb::object new_bytes(size_t bytes) {
   struct Block {
     void* data;

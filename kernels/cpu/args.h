@@ -63,6 +63,8 @@ class View {
   bool held_ = false;
 };
 
+// numpy.empty(shape, dtype)
+nb::object new_array(Dtype dtype, std::initializer_list<int64_t> shape);
 // A NumPy uint8 array over allocate(bytes) (memory.h), freed with it.
 nb::object new_bytes(size_t bytes);
 

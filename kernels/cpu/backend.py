@@ -41,11 +41,12 @@ def supported_isas() -> list[str]:
 
 
 class CpuBackend:
-    """One instruction path and a pool of threads (docs/numerics.md says what is computed, whatever these are).
+    """One instruction path and a pool of threads; docs/numerics.md says what is computed, whatever these are.
 
-    threads: threads that compute, the calling one included; None: one per CPU of `cpus`, or of the process. isa: 'avx512bf16', 'avx512', 'avx2' or 'portable'; None takes
-    the environment's COLIBRI_ISA, else the best that this machine runs. cpus: pool thread i > 0 is pinned to
-    cpus[i % len(cpus)]; the caller's affinity is left alone. Raises ValueError for an unknown or unsupported path.
+    threads: threads that compute, the calling one included; None: one per CPU of `cpus`, or of the process.
+    isa: 'avx512bf16', 'avx512', 'avx2' or 'portable'; None takes the environment's COLIBRI_ISA, else the
+    best that this machine runs. cpus: pool thread i > 0 is pinned to cpus[i % len(cpus)]; the caller's
+    affinity is left alone. Raises ValueError for an unknown or unsupported path, a bad count or CPU.
     """
 
     def __init__(
@@ -100,7 +101,9 @@ class CpuBackend:
         )
 
     def read_pass(self, data: NDArray[np.uint8]) -> int:
-        """Sum of the data's 64-bit words modulo 2^64: one plain ascending read by all threads, what memory costs."""
+        """Sum of the data's 64-bit words modulo 2^64: one plain ascending read by all threads.
+
+        What memory costs, to measure memory-bound calls against."""
         return self._native.read_pass(data)
 
     def add_inplace(self, x: F32, y: F32) -> None:
@@ -133,7 +136,9 @@ class CpuBackend:
 
     def gate(self, x: Array, weight: PackedLinear, k: int) -> GateResult:
         shape = len(x), max(k, 0)
-        result = GateResult(np.empty(shape, np.uint16), np.empty(shape, np.float32), np.empty(len(x), np.bool_))
+        result = GateResult(
+            np.empty(shape, np.uint16), np.empty(shape, np.float32), np.empty(len(x), np.bool_)
+        )
         self._native.gate(x, weight, k, result.experts, result.weights, result.ok)
         return result
 

@@ -1,6 +1,4 @@
 // expert_units: gather and pack rows, gate_up with silu in registers, down, weigh, fold: one call for a worker's batch.
-#include <nanobind/stl/vector.h>
-
 #include <algorithm>
 #include <vector>
 
@@ -205,9 +203,9 @@ void UnitsRun::fold() {
   });
 }
 
-void expert_units(Backend& backend, nb::handle x_array, nb::sequence expert_list, nb::handle group_expert,
-                  nb::handle group_count, nb::handle entry_row, nb::handle entry_slot, nb::handle entry_unit,
-                  nb::handle entry_weight, nb::handle unit_slots, nb::handle out_array) {
+nb::object expert_units(Backend& backend, nb::handle x_array, nb::handle expert_list, nb::handle group_expert,
+                        nb::handle group_count, nb::handle entry_row, nb::handle entry_slot, nb::handle entry_unit,
+                        nb::handle entry_weight, nb::handle unit_slots) {
   View x(x_array, "x", kF32 | kBf16, {kAny, kAny});
   const int64_t hidden = x.shape(1);
   const bool bf16 = x.dtype() == kBf16;
@@ -218,11 +216,13 @@ void expert_units(Backend& backend, nb::handle x_array, nb::sequence expert_list
   View units(entry_unit, "batch.entry_unit", kU32, {rows.shape(0)});
   View weights(entry_weight, "batch.entry_weight", kF32, {rows.shape(0)});
   View sizes(unit_slots, "batch.unit_slots", kU32, {kAny});
-  View out(out_array, "out", kF32, {sizes.shape(0), hidden}, true);
   const UnitBatchView batch{groups.as<uint32_t>(), counts.as<uint32_t>(), rows.as<uint32_t>(), slots.as<uint32_t>(),
                             units.as<uint32_t>(), weights.as<float>(), sizes.as<uint32_t>(),
                             groups.shape(0), rows.shape(0), sizes.shape(0)};
 
+  if (!PySequence_Check(expert_list.ptr()))
+    fail_type(std::string("experts: expected a sequence of PackedExpert, got ") +
+              nb::str(nb::handle(expert_list.type()).attr("__name__")).c_str());
   const int64_t count = int64_t(nb::len(expert_list));
   if (count != batch.groups)
     fail_value("experts", std::to_string(batch.groups) + " experts, one for each group", std::to_string(count));
@@ -246,9 +246,13 @@ void expert_units(Backend& backend, nb::handle x_array, nb::sequence expert_list
 
   UnitPlan plan;
   plan_units(batch, x.shape(0), plan);
-  float* y = out.as<float>();
-  Call call(backend);
-  if (batch.entries) UnitsRun(backend, static_cast<const char*>(x.data()), bf16, hidden, experts, batch, plan, y).run();
+  nb::object result = new_array(kF32, {batch.units, hidden});
+  View out(result, "out", kF32, {batch.units, hidden}, true);
+  if (batch.entries) {
+    Call call(backend);
+    UnitsRun(backend, static_cast<const char*>(x.data()), bf16, hidden, experts, batch, plan, out.as<float>()).run();
+  }
+  return result;
 }
 
 }  // namespace
@@ -256,7 +260,9 @@ void expert_units(Backend& backend, nb::handle x_array, nb::sequence expert_list
 void bind_expert_units(BackendClass& c) {
   c.def("expert_units", &expert_units, nb::arg("x"), nb::arg("experts"), nb::arg("group_expert"), nb::arg("group_count"),
         nb::arg("entry_row"), nb::arg("entry_slot"), nb::arg("entry_unit"), nb::arg("entry_weight"), nb::arg("unit_slots"),
-        nb::arg("out"));
+        nb::sig("def expert_units(self, x: object, experts: collections.abc.Sequence[object], group_expert: object, "
+                "group_count: object, entry_row: object, entry_slot: object, entry_unit: object, entry_weight: object, "
+                "unit_slots: object) -> numpy.typing.NDArray[numpy.float32]"));
 }
 
 }  // namespace colibri

@@ -86,7 +86,9 @@ void merge(Backend& backend, nb::sequence parts, nb::handle part_array, nb::hand
 
 void bind_group(BackendClass& c) {
   c.def("group", &group, nb::arg("keys"), nb::arg("buckets"), nb::arg("offsets"), nb::arg("order"));
-  c.def("merge", &merge, nb::arg("parts"), nb::arg("part"), nb::arg("index"), nb::arg("row_offsets"), nb::arg("out"));
+  c.def("merge", &merge, nb::arg("parts"), nb::arg("part"), nb::arg("index"), nb::arg("row_offsets"), nb::arg("out"),
+        nb::sig("def merge(self, parts: collections.abc.Sequence[object], part: object, index: object, "
+                "row_offsets: object, out: object) -> None"));
 }
 
 }  // namespace colibri

@@ -1,4 +1,6 @@
 // linear and packing.
+#include <nanobind/stl/string.h>
+
 #include <algorithm>
 
 #include "gemm.h"
@@ -8,14 +10,17 @@ namespace colibri {
 namespace {
 
 // x: fp32, or bf16 with bf16 weights.
-void linear(Backend& backend, nb::handle x_array, nb::handle weight, nb::handle out_array) {
+nb::object linear(Backend& backend, nb::handle x_array, nb::handle weight) {
   PackedMatrix w(weight, "weight");
   View x(x_array, "x", w.matrix.type == kWeightBf16 ? kF32 | kBf16 : kF32, {kAny, w.matrix.k});
-  View out(out_array, "out", kF32, {x.shape(0), w.matrix.n}, true);
+  nb::object result = new_array(kF32, {x.shape(0), w.matrix.n});
+  View out(result, "out", kF32, {x.shape(0), w.matrix.n}, true);
   const Rows rows{static_cast<const char*>(x.data()), x.dtype() == kBf16, w.matrix.k, nullptr};
-  float* y = out.as<float>();
-  Call call(backend);
-  linear_rows(backend, rows, x.shape(0), w.matrix, y);
+  {
+    Call call(backend);
+    linear_rows(backend, rows, x.shape(0), w.matrix, out.as<float>());
+  }
+  return result;
 }
 
 // Fills in what the panels of one matrix share, and where row c of panel p comes from.
@@ -106,9 +111,16 @@ int64_t packed_expert_bytes(const std::string& dtype, int64_t hidden, int64_t ff
 void bind_linear(nb::module_& m, BackendClass& c) {
   m.def("packed_linear_bytes", &packed_linear_bytes, nb::arg("dtype"), nb::arg("n"), nb::arg("k"));
   m.def("packed_expert_bytes", &packed_expert_bytes, nb::arg("dtype"), nb::arg("hidden"), nb::arg("ffn"));
-  c.def("linear", &linear, nb::arg("x"), nb::arg("weight"), nb::arg("out"));
-  c.def("pack_linear", &pack_linear, nb::arg("weight"), nb::arg("to_bf16"));
-  c.def("pack_expert", &pack_expert, nb::arg("gate"), nb::arg("up"), nb::arg("down"), nb::arg("to_bf16"));
+  c.def("linear", &linear, nb::arg("x"), nb::arg("weight"),
+        nb::sig("def linear(self, x: object, weight: object) -> numpy.typing.NDArray[numpy.float32]"));
+  c.def("pack_linear", &pack_linear, nb::arg("weight"), nb::arg("to_bf16"),
+        nb::sig("def pack_linear(self, weight: object, to_bf16: bool) "
+                "-> tuple[str, int, int, numpy.typing.NDArray[numpy.uint8]]"),
+        "(dtype, n, k, data)");
+  c.def("pack_expert", &pack_expert, nb::arg("gate"), nb::arg("up"), nb::arg("down"), nb::arg("to_bf16"),
+        nb::sig("def pack_expert(self, gate: object, up: object, down: object, to_bf16: bool) "
+                "-> tuple[str, int, int, numpy.typing.NDArray[numpy.uint8]]"),
+        "(dtype, hidden, ffn, data)");
 }
 
 }  // namespace colibri

@@ -17,7 +17,7 @@ using namespace colibri;
 
 NB_MODULE(_native, m) {
   m.doc() = "CPU kernels. Used through colibri.kernels.cpu.backend only.";
-  m.def("alloc", &new_bytes, nb::arg("bytes"),
+  m.def("alloc", &new_bytes, nb::arg("bytes"), nb::sig("def alloc(bytes: int) -> numpy.typing.NDArray[numpy.uint8]"),
         "Zeroed bytes, 64-byte aligned; from 1 MiB on, whole 2 MiB pages advised to be huge.");
   m.def("supported_isas", &supported_isas, "Instruction paths that this machine runs, best first.");
 

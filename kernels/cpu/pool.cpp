@@ -28,9 +28,9 @@ inline void relax() {
 #endif
 }
 
-// True as soon as `ready()`; false when the time for not sleeping is over.
-template <class F>
-bool spin_until(F&& ready) {
+// True as soon as `ready()`; false when the time for not sleeping is over, or when `hopeless()`.
+template <class Ready, class Hopeless>
+bool spin_until(Ready&& ready, Hopeless&& hopeless) {
   for (int i = 0; i < kSpins; i++) {
     if (ready()) return true;
     relax();
@@ -39,7 +39,7 @@ bool spin_until(F&& ready) {
   do {
     if (ready()) return true;
     sched_yield();
-  } while (Clock::now() < end);
+  } while (!hopeless() && Clock::now() < end);
   return ready();
 }
 
@@ -90,6 +90,7 @@ void Pool::run(int64_t items, int64_t grain, int64_t bytes, Function fn, void* c
   context_ = context;
   items_ = items;
   grain_ = grain;
+  caller_cpu_.store(sched_getcpu(), std::memory_order_relaxed);
   next_.store(0, std::memory_order_relaxed);
   open_.store(true);
   generation_.fetch_add(1);
@@ -99,7 +100,7 @@ void Pool::run(int64_t items, int64_t grain, int64_t bytes, Function fn, void* c
   }
   drain(0);
   open_.store(false);
-  if (spin_until([this] { return active_.load() == 0; })) return;
+  if (spin_until([this] { return active_.load() == 0; }, [] { return false; })) return;
   std::unique_lock<std::mutex> lock(mutex_);
   caller_sleeps_.store(true);
   done_.wait(lock, [this] { return active_.load() == 0; });
@@ -120,7 +121,10 @@ void Pool::drain(int id) {
 
 bool Pool::wait_for_job(uint64_t seen) {
   auto ready = [this, seen] { return generation_.load() != seen || stop_.load(); };
-  if (!spin_until(ready)) {
+  // A thread that yields on the caller's core never runs when it should, and the scheduler does not move a thread that
+  // is always runnable. Asleep, it is placed on an idle core when it is woken.
+  auto shares_core = [this] { return sched_getcpu() == caller_cpu_.load(std::memory_order_relaxed); };
+  if (!spin_until(ready, shares_core)) {
     std::unique_lock<std::mutex> lock(mutex_);
     sleepers_.fetch_add(1);
     job_.wait(lock, ready);

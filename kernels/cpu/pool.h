@@ -57,6 +57,7 @@ class Pool {
   alignas(64) std::atomic<uint64_t> generation_{0};
   alignas(64) std::atomic<int> active_{0};
   alignas(64) std::atomic<bool> open_{false};
+  std::atomic<int> caller_cpu_{-1};
   std::atomic<bool> stop_{false};
   std::atomic<int> sleepers_{0};
   std::atomic<bool> caller_sleeps_{false};

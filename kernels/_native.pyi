@@ -1,0 +1,66 @@
+"""CPU kernels. Used through colibri.kernels.cpu.backend only."""
+
+from collections.abc import Sequence
+
+import numpy
+import numpy.typing
+
+
+def alloc(bytes: int) -> numpy.typing.NDArray[numpy.uint8]:
+    """
+    Zeroed bytes, 64-byte aligned; from 1 MiB on, whole 2 MiB pages advised to be huge.
+    """
+
+def supported_isas() -> list[str]:
+    """Instruction paths that this machine runs, best first."""
+
+class Backend:
+    def __init__(self, threads: int = 1, isa: str | None = None, cpus: Sequence[int] | None = None, distrust_special_instructions: bool = False) -> None: ...
+
+    @property
+    def isa(self) -> str: ...
+
+    @property
+    def fallback(self) -> str: ...
+
+    @property
+    def threads(self) -> int: ...
+
+    def close(self) -> None: ...
+
+    def attention(self, q: object, k: object, v: object, page_table: object, row_sequence: object, positions: object, window: int | None, out: object) -> None: ...
+
+    def add_inplace(self, x: object, y: object) -> None: ...
+
+    def read_pass(self, data: object) -> int:
+        """
+        Sum of the data's 64-bit words modulo 2^64, read once in ascending order by all threads.
+        """
+
+    def embed(self, table: object, ids: object, out: object) -> None: ...
+
+    def expert_units(self, x: object, experts: Sequence[object], group_expert: object, group_count: object, entry_row: object, entry_slot: object, entry_unit: object, entry_weight: object, unit_slots: object) -> numpy.typing.NDArray[numpy.float32]: ...
+
+    def gate(self, x: object, weight: object, k: int, experts: object, weights: object, ok: object) -> None: ...
+
+    def group(self, keys: object, buckets: int, offsets: object, order: object) -> None: ...
+
+    def merge(self, parts: Sequence[object], part: object, index: object, row_offsets: object, out: object) -> None: ...
+
+    def linear(self, x: object, weight: object) -> numpy.typing.NDArray[numpy.float32]: ...
+
+    def pack_linear(self, weight: object, to_bf16: bool) -> tuple[str, int, int, numpy.typing.NDArray[numpy.uint8]]:
+        """(dtype, n, k, data)"""
+
+    def pack_expert(self, gate: object, up: object, down: object, to_bf16: bool) -> tuple[str, int, int, numpy.typing.NDArray[numpy.uint8]]:
+        """(dtype, hidden, ffn, data)"""
+
+    def rms_norm(self, x: object, weight: object, eps: float, out: object) -> None: ...
+
+    def rope_and_store(self, qkv: object, cos: object, sin: object, k: object, v: object, page_table: object, row_sequence: object, positions: object, heads: int, out: object) -> None: ...
+
+    def sample(self, logits: object, temperature: float, top_k: object, top_p: float, seed: object, choice: object, output_index: object) -> int: ...
+
+def packed_linear_bytes(dtype: str, n: int, k: int) -> int: ...
+
+def packed_expert_bytes(dtype: str, hidden: int, ffn: int) -> int: ...
