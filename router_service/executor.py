@@ -30,6 +30,11 @@ class PartResult:
 class ExpertExecutor(Protocol):
     """Runs the dispatches of one layer. Safe to call from several threads."""
 
+    @property
+    def max_rows(self) -> int | None:
+        """Rows of one dispatch; None: any number."""
+        ...
+
     def run(
         self,
         layer: int,
@@ -60,6 +65,8 @@ def rows_of(x: Array, dispatch: Dispatch) -> Array:
 
 class LocalExecutor:
     """The same routine as the workers', in this process: the oracle of every equality claim."""
+
+    max_rows: int | None = None
 
     def __init__(self, run_units: RunUnits) -> None:
         self._run_units = run_units

@@ -71,6 +71,10 @@ class RemoteExecutor:
         self._watcher = threading.Thread(target=self._watch, name="colibri-directory", daemon=True)
         self._watcher.start()
 
+    @property
+    def max_rows(self) -> int:
+        return self._limits.max_rows
+
     def connect(self) -> Mapping[str, ColibriError]:
         """Connects to every worker alive. Returns the errors by worker: empty when all shook hands."""
         return self._connect_all(self._directory.current())

@@ -70,24 +70,21 @@ class MoeRouter:
 
     def forward(self, layer: int, x: Array, deadline: Deadline | None = None, priority: int = 0) -> MoeResult:
         """x as in `gate`: rows after the layer's second norm. Raises InvalidInput; all else fails single
-        rows."""
+        rows.
+
+        More rows than the executor takes at once go in several exchanges, one after another.
+        """
         self._check(layer, x)
-        membership = self.directory.current()
-        placement = membership.placement
-        t0 = time.perf_counter()
-        gate = self._backend.gate(x, self._gates[layer], self.top_k)
-        t1 = time.perf_counter()
-        plan = plan_rows(gate, self._table(placement, layer))
-        t2 = time.perf_counter()
-        results = self._executor.run(layer, x, plan, membership, deadline or Deadline(), priority)
-        t3 = time.perf_counter()
-        failed = _failed_rows(layer, gate, plan, results)
-        rows = self._merge(plan, results, len(x))
-        if failed:
-            rows[list(failed)] = 0
-        t4 = time.perf_counter()
-        self._times.add(RouterTimes(1, len(x), len(failed), t1 - t0, t2 - t1, t3 - t2, t4 - t3))
-        return MoeResult(rows, failed, placement.epoch)
+        deadline = deadline or Deadline()
+        step = self._executor.max_rows or len(x)
+        if len(x) <= step:
+            return self._exchange(layer, x, 0, deadline, priority)
+        results = [
+            self._exchange(layer, x[first : first + step], first, deadline, priority)
+            for first in range(0, len(x), step)
+        ]
+        failed = {row: error for result in results for row, error in result.failed.items()}
+        return MoeResult(np.concatenate([result.rows for result in results]), failed, results[-1].epoch)
 
     def times(self) -> RouterTimes:
         """Sums since the start."""
@@ -96,6 +93,25 @@ class MoeRouter:
     def exchange_times(self) -> ExchangeTimes:
         """The executor's share of them."""
         return self._executor.times()
+
+    def _exchange(self, layer: int, x: Array, first: int, deadline: Deadline, priority: int) -> MoeResult:
+        """`first`: number of x's first row in the caller's batch; failed rows count as there."""
+        membership = self.directory.current()
+        placement = membership.placement
+        t0 = time.perf_counter()
+        gate = self._backend.gate(x, self._gates[layer], self.top_k)
+        t1 = time.perf_counter()
+        plan = plan_rows(gate, self._table(placement, layer))
+        t2 = time.perf_counter()
+        results = self._executor.run(layer, x, plan, membership, deadline, priority)
+        t3 = time.perf_counter()
+        failed = _failed_rows(layer, first, gate, plan, results)
+        rows = self._merge(plan, results, len(x))
+        if failed:
+            rows[[row - first for row in failed]] = 0
+        t4 = time.perf_counter()
+        self._times.add(RouterTimes(1, len(x), len(failed), t1 - t0, t2 - t1, t3 - t2, t4 - t3))
+        return MoeResult(rows, failed, placement.epoch)
 
     def _check(self, layer: int, x: Array) -> None:
         if not 0 <= layer < self.layers:
@@ -129,20 +145,25 @@ class MoeRouter:
 
 
 def _failed_rows(
-    layer: int, gate: GateResult, plan: LayerPlan, results: Sequence[PartResult | ColibriError]
+    layer: int,
+    first: int,
+    gate: GateResult,
+    plan: LayerPlan,
+    results: Sequence[PartResult | ColibriError],
 ) -> dict[int, ColibriError]:
-    """Rows without a valid sum, each with its first reason: a bad row, then the lowest worker's."""
+    """Rows without a valid sum, each with its first reason: a bad row, then the lowest worker's. `first` is
+    added to row numbers."""
     failed: dict[int, ColibriError] = {}
     if not gate.ok.all():
-        for row in np.flatnonzero(~gate.ok).tolist():
-            failed[row] = BadRow(
-                f"layer {layer}, row {row}: expected finite values and gate logits, got NaN or Inf"
-            )
+        for row in (np.flatnonzero(~gate.ok) + first).tolist():
+            expected = "expected finite values and gate logits"
+            failed[row] = BadRow(f"layer {layer}, row {row}: {expected}, got NaN or Inf")
     for dispatch, result in zip(plan.dispatches, results, strict=True):
         if isinstance(result, ColibriError):
             for row in dispatch.rows.tolist():
-                failed.setdefault(row, result)
+                failed.setdefault(row + first, result)
         elif result.unit_status.any():
-            for row in dispatch.unit_row[result.unit_status != 0].tolist():
-                failed.setdefault(row, BadRow(f"layer {layer}, row {row}: the worker found NaN or Inf in it"))
+            for row in (dispatch.unit_row[result.unit_status != 0] + first).tolist():
+                error = BadRow(f"layer {layer}, row {row}: the worker found NaN or Inf in it")
+                failed.setdefault(row, error)
     return failed

@@ -200,6 +200,34 @@ def test_a_new_placement_takes_effect_at_the_next_layer() -> None:
     assert minus(router.exchange_times(), before).messages == 1
 
 
+class Narrow(LocalExecutor):
+    """Takes few rows at once."""
+
+    max_rows = 4
+
+    def run(
+        self, layer: int, x: Array, plan: LayerPlan, membership: Membership, deadline: Deadline, priority: int
+    ) -> list[PartResult | ColibriError]:
+        assert all(len(dispatch.rows) <= 4 for dispatch in plan.dispatches)
+        return super().run(layer, x, plan, membership, deadline, priority)
+
+
+@pytest.mark.parametrize("rows", [4, 5, 11])
+def test_more_rows_than_fit_go_in_several_exchanges(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    model = make_model(rng, ComputeMode.FP32)
+    router = make_router(model, ComputeMode.FP32, 2, 2, Narrow(model.run_units))
+    x = rows_for(rng, ComputeMode.FP32, rows)
+    expected = oracle(model, 0, x, 2)
+    x[rows - 1, 0] = np.nan
+    expected[rows - 1] = 0
+    result = router.forward(0, x)
+    assert np.array_equal(result.rows, expected)
+    assert list(result.failed) == [rows - 1]
+    assert f"row {rows - 1}:" in result.failed[rows - 1].message
+    assert router.exchange_times().exchanges == -(-rows // 4)
+
+
 def test_times_add_up() -> None:
     rng = np.random.default_rng(6)
     model = make_model(rng, ComputeMode.FP32)
