@@ -47,7 +47,7 @@ class StopSignals:
 
     def wait(self) -> int:
         """The signal's number, as soon as one has come."""
-        os.eventfd_read(self._asked)
+        os.read(self._asked, 8)
         return self._number
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

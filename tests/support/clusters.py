@@ -1,0 +1,77 @@
+"""Deployments as the command line makes them: real worker processes, real gRPC, one request at a time or
+many."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from colibri.cli.assemble import DeploymentOptions, assemble
+from colibri.cli.deployment import Deployment
+from colibri.cli.phases import Phases
+from colibri.cli.progress import Loading
+from colibri.cluster.local import WorkerStatus
+from colibri.coordinator.engine import EngineOptions
+from tests.support.tiny_engine import Answer, ask, read
+
+PROMPT = (5, 9, 300, 42, 42, 7, 199, 23, 11)
+
+
+@contextlib.contextmanager
+def deployed(
+    model: Path,
+    workers: int,
+    *,
+    transport: str = "unix",
+    backend: str = "reference",
+    compute_mode: str | None = None,
+    log: Callable[[str], None] = print,
+) -> Iterator[Deployment]:
+    options = DeploymentOptions(
+        model=model,
+        workers=workers,
+        compute_mode=compute_mode,
+        backend=backend,
+        transport=transport,
+        engine=EngineOptions(kv_tokens=2048),
+    )
+    with assemble(options, Phases(), Loading(enabled=False), log) as deployment:
+        yield deployment
+
+
+def answer(deployment: Deployment, prompt: Sequence[int] = PROMPT, max_tokens: int = 16) -> Answer:
+    """Greedy; raises what ended the request."""
+    return read(deployment.engine.submit(ask(prompt, max_tokens)))
+
+
+def statuses(deployment: Deployment) -> tuple[WorkerStatus, ...]:
+    assert deployment.launcher is not None
+    return deployment.launcher.status()
+
+
+def kill(pid: int) -> float:
+    """SIGKILL; returns the monotonic time of it."""
+    at = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    return at
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float, what: str) -> float:
+    """Polls until it holds; returns the seconds it took. Fails after `timeout_s`."""
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begun < timeout_s, f"not within {timeout_s:g} s: {what}"
+        time.sleep(0.005)
+    return time.monotonic() - begun
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs: a zombie has ended."""
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
