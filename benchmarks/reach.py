@@ -1,4 +1,6 @@
-"""`python -m benchmarks.reach TOPIC [--json FILE] [--only ID ...]`: measures a Reach table; exit 1 when a line is not met."""
+"""`python -m benchmarks.reach TOPIC [--json FILE] [--only ID ...]`: measures a Reach table.
+
+Exit 1 when a line is not met."""
 
 from __future__ import annotations
 

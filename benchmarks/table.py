@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """value: what was measured, as text; met: against the target; limit: the limit or peer measured in the same run."""
+    """value: what was measured, as text; met: against the target; limit: the limit or peer of the same run."""
 
     value: str
     met: bool
@@ -32,7 +32,7 @@ class Line:
 
 
 def run_table(topic: str, lines: Sequence[Line], json_file: Path | None) -> int:
-    """Measures every line in turn, prints each as it is known, then the whole table. Returns the exit code."""
+    """Measures every line in turn, prints each as it is known, then the table. Returns the exit code."""
     rows: list[dict[str, object]] = []
     for line in lines:
         print(f"-- {line.id}: {line.what}", file=sys.stderr, flush=True)
@@ -45,12 +45,17 @@ def run_table(topic: str, lines: Sequence[Line], json_file: Path | None) -> int:
         row = {"id": line.id, "what": line.what, "target": line.target} | asdict(outcome)
         row["seconds"] = round(time.monotonic() - start, 1)
         rows.append(row)
-        print(f"   {outcome.value} ({'met' if outcome.met else 'NOT MET'}, {row['seconds']} s)", file=sys.stderr)
+        print(
+            f"   {outcome.value} ({'met' if outcome.met else 'NOT MET'}, {row['seconds']} s)", file=sys.stderr
+        )
         if json_file is not None:
             json_file.write_text(json.dumps({"topic": topic, "lines": rows}, indent=1) + "\n")
     print(render(rows))
     missed = [str(row["id"]) for row in rows if not row["met"]]
-    print(f"{len(rows) - len(missed)} of {len(rows)} met" + (f"; not met: {', '.join(missed)}" if missed else ""))
+    print(
+        f"{len(rows) - len(missed)} of {len(rows)} met"
+        + (f"; not met: {', '.join(missed)}" if missed else "")
+    )
     return 1 if missed else 0
 
 

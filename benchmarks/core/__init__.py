@@ -1,1 +1,1 @@
-"""The Reach table of the exact core: equality, agreement with transformers, start-up, decode, the hop, resources."""
+"""The Reach table of the exact core: equality, agreement with transformers, start-up, decode, hop, resources."""

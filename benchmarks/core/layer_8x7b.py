@@ -64,7 +64,9 @@ def relative_rms(rows: int, mode: ComputeMode, seed: int) -> float:
 def _merged_difference(backend: Backend, got: np.ndarray, expected: np.ndarray, rows: int) -> float:
     index = np.arange(rows * TOP_K, dtype=np.uint32)
     offsets = np.arange(0, rows * TOP_K + 1, TOP_K, dtype=np.uint32)
-    merged = [backend.merge([p], np.zeros_like(index), index, offsets).astype(np.float64) for p in (got, expected)]
+    merged = [
+        backend.merge([p], np.zeros_like(index), index, offsets).astype(np.float64) for p in (got, expected)
+    ]
     return float(np.sqrt(np.mean((merged[0] - merged[1]) ** 2) / np.mean(merged[1] ** 2)))
 
 

@@ -9,7 +9,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def python() -> str:
-    """The peers' interpreter (COLIBRI_PEERS_PYTHON, else .venv-peers). Raises FileNotFoundError with the command that makes it."""
+    """The peers' interpreter (COLIBRI_PEERS_PYTHON, else .venv-peers). Raises FileNotFoundError with the command
+    that makes it."""
     path = Path(os.environ.get("COLIBRI_PEERS_PYTHON", ROOT / ".venv-peers" / "bin" / "python"))
     if not path.exists():
         raise FileNotFoundError(f"{path} is missing: run `make peers`")

@@ -1,7 +1,7 @@
 """Runs in .venv-peers: a transformers bf16 arm that stays loaded. `hf_speed.py MODEL`
 
-Reads JSON lines {"prompt": [ids], "new": N} and answers each with {"prefill_s", "decode_s", "ids"}: one prefill, then N
-greedy steps with the KV cache. So its runs can alternate with another arm's in one measurement.
+Reads JSON lines {"prompt": [ids], "new": N} and answers each with {"prefill_s", "decode_s", "ids"}: one prefill,
+then N greedy steps with the KV cache. So its runs can alternate with another arm's in one measurement.
 """
 
 from __future__ import annotations
