@@ -114,7 +114,10 @@ def assemble(
             lambda done, total: loading.update("dense weights", done, total),
             max_positions=min(config.max_positions, options.engine.kv_tokens),
         )
-        gates = [backend.pack_linear(checkpoint.gate(layer), mode) for layer in range(config.layers)]
+        # As stored, whatever the mode: a gate is never rounded (docs/numerics.md).
+        gates = [
+            backend.pack_linear(checkpoint.gate(layer), ComputeMode.FP32) for layer in range(config.layers)
+        ]
         phases.mark("dense weights")
 
         executor: LocalExecutor | RemoteExecutor
@@ -130,7 +133,9 @@ def assemble(
         stack = DecoderStack(weights, backend)
         engine = Engine(stack, tokenizer, router, options.engine, numerics=numerics)
         undo.pop_all()
-    return Deployment(checkpoint, tokenizer, numerics, backend, directory, executor, router, engine, launcher)
+    return Deployment(
+        checkpoint, tokenizer, numerics, backend, weights, directory, executor, router, engine, launcher
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from colibri.cli.sizes import size
 from colibri.cluster.cpu_list import format_cpu_list
 from colibri.cluster.local import LocalLauncher
+from colibri.coordinator.decoder_weights import DecoderWeights
 from colibri.coordinator.engine import Engine
 from colibri.coordinator.validate import RequestLimits
 from colibri.errors import InvalidInput
@@ -30,6 +31,7 @@ class Deployment:
     tokenizer: Tokenizer | None
     numerics: EngineNumerics
     backend: Backend
+    weights: DecoderWeights
     directory: Directory
     executor: ExpertExecutor
     router: MoeRouter
