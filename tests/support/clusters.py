@@ -18,6 +18,8 @@ from colibri.cluster.local import WorkerStatus
 from colibri.coordinator.engine import EngineOptions
 from tests.support.tiny_engine import Answer, ask, read
 
+#: Who computes in the suites that start processes.
+BACKEND = "reference"
 PROMPT = (5, 9, 300, 42, 42, 7, 199, 23, 11)
 
 
@@ -27,7 +29,7 @@ def deployed(
     workers: int,
     *,
     transport: str = "unix",
-    backend: str = "reference",
+    backend: str = BACKEND,
     compute_mode: str | None = None,
     log: Callable[[str], None] = print,
 ) -> Iterator[Deployment]:
