@@ -19,7 +19,7 @@ from colibri.coordinator.engine import EngineOptions
 from tests.support.tiny_engine import Answer, ask, read
 
 #: Who computes in the suites that start processes.
-BACKEND = "reference"
+BACKEND = "cpu"
 PROMPT = (5, 9, 300, 42, 42, 7, 199, 23, 11)
 
 

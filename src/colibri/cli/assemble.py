@@ -32,7 +32,7 @@ from colibri.coordinator.engine import Engine, EngineOptions
 from colibri.errors import ConfigError
 from colibri.expert_service.execute import run_units
 from colibri.expert_service.store import WeightStore
-from colibri.kernels.api import Backend, ComputeMode
+from colibri.kernels.api import Backend, ComputeMode, PackedLinear
 from colibri.kernels.factory import make_backend
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.tokenizer import TOKENIZER_NAME, Tokenizer
@@ -114,10 +114,7 @@ def assemble(
             lambda done, total: loading.update("dense weights", done, total),
             max_positions=min(config.max_positions, options.engine.kv_tokens),
         )
-        # As stored, whatever the mode: a gate is never rounded (docs/numerics.md).
-        gates = [
-            backend.pack_linear(checkpoint.gate(layer), ComputeMode.FP32) for layer in range(config.layers)
-        ]
+        gates = _gates(checkpoint, backend)
         phases.mark("dense weights")
 
         executor: LocalExecutor | RemoteExecutor
@@ -167,7 +164,7 @@ def assemble_router(
     numerics = ExpertNumerics.of(backend_name, mode.value, config.dtype)
     backend = _open_backend(backend_name, _plan(0, backend_name, threads))
     undo.callback(backend.close)
-    gates = [backend.pack_linear(checkpoint.gate(layer), mode) for layer in range(config.layers)]
+    gates = _gates(checkpoint, backend)
     workers = AttachedWorkers(
         [str(parse_address(target, "--expert")) for target in targets],
         lambda names: spread(config.layers, config.experts, names),
@@ -194,6 +191,12 @@ def _open_backend(name: str, plan: PinningPlan) -> Backend:
         return make_backend(name, threads=plan.coordinator_threads, cpus=cpus)
     except ValueError as error:
         raise ConfigError("backend", "a backend, threads and isa that this machine has", error) from error
+
+
+def _gates(checkpoint: Checkpoint, backend: Backend) -> list[PackedLinear]:
+    """As stored, whatever the mode: a gate is never rounded (docs/numerics.md)."""
+    layers = range(checkpoint.config.layers)
+    return [backend.pack_linear(checkpoint.gate(layer), ComputeMode.FP32) for layer in layers]
 
 
 def _connect(
