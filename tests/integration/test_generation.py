@@ -37,7 +37,7 @@ OPTIONS = EngineOptions(max_batch_rows=64, prefill_chunk=32, kv_tokens=8192, max
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyModel]:
-    backend = make_backend("reference")
+    backend = make_backend("cpu", threads=2)
     folder = make_tiny(tmp_path_factory.mktemp("served") / "m", replace(TINY, layers=1, max_positions=4096))
     yield TinyModel.open(folder, backend, ComputeMode.BF16)
     backend.close()
@@ -73,6 +73,27 @@ def tokens_of(events: list[Event]) -> tuple[list[int], list[int], str]:
 def until_tokens(stream: EventStream) -> Tokens:
     """The first tokens of a stream."""
     return next(event for event in stream if isinstance(event, Tokens))
+
+
+@contextmanager
+def slow_call(target: str) -> Iterator[Iterator[pb.GenerateReply]]:
+    """A long answer whose client has taken the first event and reads no more; little fits into the window."""
+    narrow = [("grpc.http2.lookahead_bytes", 256), ("grpc.http2.bdp_probe", 0)]
+    with grpc.insecure_channel(target, options=narrow) as channel:
+        call = generation_pb2_grpc.GenerationStub(channel).Generate(
+            pb.GenerateRequest(
+                token_ids=pb.TokenIds(ids=[1]), stopping=pb.Stopping(max_tokens=4000, ignore_eos=True)
+            ),
+            timeout=WAIT_S * 2,
+        )
+        assert next(call).HasField("accepted")
+        yield call
+
+
+def live_objects() -> int:
+    """What the engine keeps per request, over the whole process."""
+    gc.collect()
+    return sum(isinstance(each, (RequestHandle, Sequence)) for each in gc.get_objects())
 
 
 class TestAnswers:
@@ -319,28 +340,30 @@ class TestEnds:
         assert served.engine.stats().aborted == 1
         assert list(served.client.generate([1], max_tokens=2))
 
-    def test_a_slow_reader_holds_nobody_up_and_is_cut_off(self, model: TinyModel, tmp_path: Path) -> None:
-        with serve(model, tmp_path, OPTIONS, reader_timeout_s=1.0) as served:
-            narrow = [("grpc.http2.lookahead_bytes", 256), ("grpc.http2.bdp_probe", 0)]
-            with grpc.insecure_channel(served.target, options=narrow) as channel:
-                call = generation_pb2_grpc.GenerationStub(channel).Generate(
-                    pb.GenerateRequest(
-                        request_id="slow",
-                        token_ids=pb.TokenIds(ids=[1]),
-                        stopping=pb.Stopping(max_tokens=4000, ignore_eos=True),
-                    ),
-                    timeout=WAIT_S * 2,
-                )
-                assert next(call).accepted.request_id == "slow"
-                # It reads no more. Its mates' answers are whole; its own is computed or cut, never waited
-                # for.
-                for _ in range(3):
-                    mate = list(served.client.generate([1], max_tokens=20, ignore_eos=True))
-                    assert len(tokens_of(mate)[0]) == 20
-                wait_for("the slow reader's end", lambda: idle(served.engine))
-                with pytest.raises(grpc.RpcError) as caught:
-                    list(call)
-                assert caught.value.code() is grpc.StatusCode.CANCELLED
+    def test_a_slow_reader_holds_nobody_up_and_gets_its_answer_merged(
+        self, model: TinyModel, tmp_path: Path
+    ) -> None:
+        with serve(model, tmp_path, OPTIONS) as served, slow_call(served.target) as call:
+            for _ in range(3):
+                mate = list(served.client.generate([1], max_tokens=20, ignore_eos=True))
+                assert len(tokens_of(mate)[0]) == 20
+            wait_for("the slow reader's answer", lambda: idle(served.engine))
+            parts = [reply.tokens for reply in call if reply.HasField("tokens")]
+            expected = list(served.client.generate([1], max_tokens=4000, ignore_eos=True))
+            assert [receipt for part in parts for receipt in part.receipts] == tokens_of(expected)[1]
+            assert len(parts) < 2000
+
+    def test_a_reader_that_stays_away_is_cut_off(self, model: TinyModel, tmp_path: Path) -> None:
+        with (
+            serve(model, tmp_path, OPTIONS, reader_timeout_s=0.5) as served,
+            slow_call(served.target) as call,
+        ):
+            wait_for("the slow reader's answer", lambda: idle(served.engine))
+            assert live_objects() > 0
+            wait_for("the cut", lambda: live_objects() == 0)
+            with pytest.raises(grpc.RpcError) as caught:
+                list(call)
+            assert caught.value.code() is grpc.StatusCode.CANCELLED
             assert list(served.client.generate([1], max_tokens=2))
 
     def test_stopping_the_server_ends_open_streams(self, model: TinyModel, tmp_path: Path) -> None:
@@ -362,20 +385,16 @@ class TestEnds:
                 stream.close()
                 wait_for("the request to end", lambda: idle(served.engine))
 
-        def objects() -> int:
-            gc.collect()
-            return sum(isinstance(each, (RequestHandle, Sequence)) for each in gc.get_objects())
-
         def threads() -> tuple[int, int]:
             """Of the server's pool, which grows as calls overlap up to its bound, and all others."""
             pool = sum(thread.name.startswith("colibri-call") for thread in threading.enumerate())
             return pool, threading.active_count() - pool
 
         cancelled(50)
-        wait_for("the first streams' objects", lambda: objects() == 0)
+        wait_for("the first streams' objects", lambda: live_objects() == 0)
         others, rss = threads()[1], _rss_bytes()
         cancelled(200)
-        wait_for("the last streams' objects", lambda: objects() == 0)
+        wait_for("the last streams' objects", lambda: live_objects() == 0)
         wait_for("the last streams' threads", lambda: threads()[1] <= others)
         assert threads()[0] < 8
         assert _rss_bytes() - rss < 8 << 20

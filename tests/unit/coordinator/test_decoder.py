@@ -61,14 +61,16 @@ def forward(model: TinyModel, ids: list[list[int]], moe: MoeLayer | None = None)
     ],
     ids=["plain", "tied-window", "odd-sizes", "one-kv-head"],
 )
-def test_against_float64(tmp_path: Path, params: RandomMixtral) -> None:
-    backend = make_backend("reference")
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+def test_against_float64(tmp_path: Path, params: RandomMixtral, name: str) -> None:
+    backend = make_backend(name)
     model = TinyModel.open(make_tiny(tmp_path / "m", params), backend, ComputeMode.FP32)
     ids = np.random.default_rng().integers(0, params.vocab, 75).tolist()
     expected = mixtral_logits(model.checkpoint, ids)
     got = forward(model, [ids]).logits
     assert got.shape == expected.shape
     error = np.abs(got - expected).max() / np.abs(expected).max()
+    backend.close()
     assert error < 1e-4
 
 

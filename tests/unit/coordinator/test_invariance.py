@@ -13,6 +13,8 @@ import pytest
 
 from colibri.coordinator.engine import Engine, EngineOptions
 from colibri.coordinator.request import GenerationRequest
+from colibri.kernels.cpu.backend import supported_isas
+from colibri.kernels.factory import make_backend
 from tests.support.tiny_engine import Answer, TinyModel, ask, read
 
 OPTIONS = EngineOptions(max_batch_rows=256, prefill_chunk=256, kv_page=16, kv_tokens=8192)
@@ -128,6 +130,17 @@ def test_dirty_pages(model: TinyModel, oracle: list[Answer]) -> None:
             for array in (view.k, view.v):
                 array.fill(0x7FC0 if array.dtype == np.uint16 else np.nan)
         assert _bits([read(engine.submit(request)) for request in requests()]) == _bits(oracle)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("isa", supported_isas())
+def test_instruction_paths_and_threads(
+    model: TinyModel, oracle: list[Answer], isa: str, threads: int
+) -> None:
+    backend = make_backend("cpu", isa=isa, threads=threads)
+    other = TinyModel.open(model.checkpoint.folder, backend, model.mode)
+    assert _bits(alone(other, replace(OPTIONS, prefill_chunk=33), requests())) == _bits(oracle)
+    backend.close()
 
 
 def _bits(answers: list[Answer]) -> list[tuple[list[int], list[int], str]]:
