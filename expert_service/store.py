@@ -80,13 +80,15 @@ class WeightStore:
                 raise InvalidInput("expert", f"0 to {config.experts - 1}", expert)
 
     def load_steps(self, keys: Sequence[Key]) -> Iterator[LoadStep]:
-        """Loads what is not held yet, one step for each key; idempotent. Stopping early keeps what is loaded.
+        """Loads what is not held yet: one step at the start and one for each key; idempotent. Stopping early
+        keeps what is loaded. A worker may well hold nothing, so `keys` may be empty.
 
         Raises InvalidInput before anything is loaded, CheckpointError when the checkpoint cannot be read.
         """
         self.check(keys)
         read = pack = 0.0
         held = 0
+        yield LoadStep(0, len(keys), held, read, pack)
         for done, key in enumerate(keys, 1):
             with self._changing:
                 packed = self._packed.get(key)
