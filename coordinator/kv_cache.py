@@ -77,12 +77,17 @@ class KvCache:
     """
 
     def __init__(self, shape: KvShape, mode: ComputeMode) -> None:
-        self.shape = shape
-        self.pages = PageAllocator(shape.pages)
         dtype = np.uint16 if mode is ComputeMode.BF16 else np.float32
         block = (shape.layers, shape.pages, shape.kv_heads, shape.page, shape.head_dim)
-        self._k: list[Array] = list(np.zeros(block, dtype=dtype))
-        self._v: list[Array] = list(np.zeros(block, dtype=dtype))
+        try:
+            self._k: list[Array] = list(np.zeros(block, dtype=dtype))
+            self._v: list[Array] = list(np.zeros(block, dtype=dtype))
+        except (MemoryError, ValueError) as error:  # ValueError: no address space holds it
+            raise ConfigError(
+                "kv_tokens", "a cache that memory can hold", f"{shape.tokens} ({error})"
+            ) from error
+        self.shape = shape
+        self.pages = PageAllocator(shape.pages)
 
     @property
     def nbytes(self) -> int:

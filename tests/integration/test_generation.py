@@ -230,6 +230,14 @@ class TestRefusals:
             with pytest.raises(grpc.RpcError, match="prompt: expected text or token_ids, got neither"):
                 list(stub.Generate(pb.GenerateRequest(), timeout=WAIT_S))
 
+    def test_a_server_that_is_not_there(self, tmp_path: Path) -> None:
+        with Client(f"unix:{tmp_path / 'nobody'}") as client:
+            with pytest.raises(WorkerLost, match="nobody") as caught:
+                client.model_info(timeout_s=WAIT_S)
+            assert caught.value.peer == client.target
+            with pytest.raises(DeadlineExpired, match="nobody"):
+                client.wait_ready(0.2)
+
     def test_full_server(self, model: TinyModel, tmp_path: Path) -> None:
         """With every place taken: a typed refusal with advice, and Health, ModelInfo and Abort still
         answer.

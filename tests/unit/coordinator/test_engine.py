@@ -358,6 +358,41 @@ class TestEnds:
         with model.engine(OPTIONS) as engine:
             assert read(engine.submit(ask([1, 2], 5))).receipts == expected.receipts
 
+    def test_nan_inside_the_model_ends_one_request(self, model: TinyModel) -> None:
+        """Token 99's embedding holds a NaN, which the gate of the first layer finds."""
+        table = model.checkpoint.embedding().copy()
+        table[99, 5] = 0x7FC0
+        embedding = model.backend.pack_linear(table, model.mode)
+        stack = DecoderStack(replace(model.stack.weights, embedding=embedding), model.backend)
+        with model.engine(OPTIONS) as engine:
+            expected = [read(engine.submit(ask([1, 2, at], 5))) for at in (3, 4)]
+        with model.engine(OPTIONS, stack=stack) as engine:
+            first, bad, last = (engine.submit(ask([1, 2, at], 5)) for at in (3, 99, 4))
+            with pytest.raises(
+                ColibriError, match=r"a row of this request failed: layer 0, row \d+: .*NaN"
+            ) as caught:
+                read(bad)
+            assert caught.value.code is Code.INTERNAL
+            assert [read(first).receipts, read(last).receipts] == [answer.receipts for answer in expected]
+            assert engine.stats().failed == 1
+            assert idle(engine)
+
+    def test_a_row_on_a_lost_worker_ends_one_request(self, model: TinyModel) -> None:
+        class OneRowLost:
+            def forward(self, layer, x, deadline=None, priority=0):  # type: ignore[no-untyped-def]
+                result = model.router.forward(layer, x, deadline, priority)
+                if layer == 1 and len(x) == 2:
+                    return replace(result, failed={1: WorkerLost("worker w2 is gone", peer="w2")})
+                return result
+
+        with model.engine(OPTIONS) as engine:
+            expected = read(engine.submit(ask([1, 2], 30)))
+        with model.engine(OPTIONS, moe=OneRowLost()) as engine:
+            good, lost = engine.submit(ask([1, 2], 30)), engine.submit(ask([1, 3], 30))
+            with pytest.raises(WorkerLost, match="w2"):
+                read(lost)
+            assert read(good).receipts == expected.receipts
+
     def test_a_request_that_no_kernel_takes_ends_alone(self, model: TinyModel) -> None:
         """Past validation on purpose: the kernel's refusal is this request's error, not its mates'."""
         with model.engine(OPTIONS) as engine:

@@ -94,3 +94,9 @@ def test_reserve_rounds_up_and_refuses_what_does_not_fit() -> None:
     assert cache.reserve(1) is None
     cache.release(first)
     assert cache.pages.free == 2
+
+
+@pytest.mark.parametrize("tokens", [1 << 36, 1 << 60])
+def test_a_cache_beyond_all_memory_is_a_configuration_error(tokens: int) -> None:
+    with pytest.raises(ConfigError, match="kv_tokens: expected a cache that memory can hold"):
+        KvCache(KvShape(1000, 1000, 1000, 8, tokens), ComputeMode.FP32)
