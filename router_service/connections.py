@@ -103,7 +103,11 @@ class Connections:
     def _replace(self, slot: _Slot, endpoint: WorkerEndpoint, deadline: Deadline) -> Connection:
         name = endpoint.name
         # Whoever holds the lock connects, which is bounded.
-        if not slot.lock.acquire(timeout=deadline.bound(self._connect_s, self._clock)):
+        if deadline.expired(self._clock) or not slot.lock.acquire(
+            timeout=deadline.bound(self._connect_s, self._clock)
+        ):
+            if deadline.expired(self._clock):
+                raise DeadlineExpired(f"{name}: the deadline passed before it was connected", peer=name)
             raise WorkerLost(f"{name}: still connecting after {self._connect_s:g} s", peer=name)
         try:
             old = slot.connection
@@ -129,7 +133,7 @@ class Connections:
             slot.connection = self._connect(endpoint, timeout_s)
         except ColibriError as error:
             if deadline.expired(self._clock):
-                text = f"{endpoint.name}: the deadline passed while connecting"
+                text = f"{endpoint.name}: the deadline passed before it was connected"
                 raise DeadlineExpired(text, peer=endpoint.name) from error
             slot.failed, slot.failure = endpoint, error
             slot.retry_at = self._clock() + RECONNECT_AFTER_S

@@ -9,6 +9,8 @@ from __future__ import annotations
 #: A peer that answers no ping for this long is lost: a killed host or a cut cable gives no error by itself.
 KEEPALIVE_TIME_MS = 10_000
 KEEPALIVE_TIMEOUT_MS = 5_000
+#: One attempt to connect. A worker that computes, or starts, may take long to answer the first words.
+CONNECT_ATTEMPT_MS = 5_000
 #: Largest message of a control call (handshake, status, load, health).
 CONTROL_MESSAGE_BYTES = 4 << 20
 #: Streams of one connection at once, against rapid opening and resetting (CVE-2023-44487).
@@ -28,7 +30,8 @@ def channel_options(max_message_bytes: int = CONTROL_MESSAGE_BYTES) -> Options:
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        # Also how long one attempt to connect may take: 100 ms would lose a busy or distant worker.
+        ("grpc.min_reconnect_backoff_ms", CONNECT_ATTEMPT_MS),
         ("grpc.max_reconnect_backoff_ms", 1000),
     ]
 
