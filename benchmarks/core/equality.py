@@ -31,7 +31,7 @@ from colibri.deadline import Deadline
 from colibri.generation import Tokens
 from colibri.kernels.api import SamplingParams
 from colibri.kernels.cpu.backend import supported_isas
-from colibri.models.demo_model import build_demo_model
+from colibri.models.demo_model import build_demo_model, colibri_home
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 
 MATES = 15
@@ -149,7 +149,7 @@ def receipts(deployment: Deployment, load: Load, wanted: Sequence[GenerationRequ
     """Each request's receipts, all submitted at once to a fresh engine."""
     options = EngineOptions(max_batch_rows=WHOLE, prefill_chunk=load.chunk, kv_page=load.page, kv_tokens=8192)
     stack = DecoderStack(deployment.weights, deployment.backend)
-    engine = Engine(stack, None, deployment.router, options, numerics_id=deployment.numerics.id)
+    engine = Engine(stack, None, deployment.router, options, numerics=deployment.numerics)
     try:
         handles = [engine.submit(request) for request in wanted]
         return [
@@ -203,7 +203,7 @@ def measure_tiny(seed: int = 2026, places: int = 40, loads: int = 10) -> Outcome
 
 def measure_demo(seed: int = 2027, places: int = 10, loads: int = 3) -> Outcome:
     cells = draw_cells(seed, 1, places, loads, (0, 1, 2, 3, 8), supported_isas())
-    model = build_demo_model()
+    model = build_demo_model(colibri_home(os.environ))
     done, compared, bad, wrong = sweep([model], Sizes(vocab=49152, prompt=40, new=4), cells)
     return Outcome(
         f"{bad} of {done} cells differ ({compared} digests, seed {seed}, {places} deployments)",
