@@ -16,20 +16,19 @@ from colibri.coordinator.engine import Engine
 from colibri.coordinator.reader_watch import ReaderWatch
 from colibri.coordinator.replies import to_reply
 from colibri.coordinator.validate import Draws, RequestLimits, check_request_id, to_request
-from colibri.deadline import Clock, Deadline
+from colibri.deadline import Clock
 from colibri.errors import Busy
 from colibri.models.config import MixtralConfig
 from colibri.models.generation_config import GenerationDefaults
 from colibri.models.tokenizer import Tokenizer
 from colibri.placement import Directory
+from colibri.rpc.deadline import deadline_of
 from colibri.rpc.server import Service
 from colibri.v1 import generation_pb2 as pb
 from colibri.v1 import generation_pb2_grpc
 
 #: Calls that the server takes beyond the streams of answers: Abort is heard even when all of them are taken.
 UNARY_CALLS = 8
-#: What gRPC reports for a call without a deadline is a time some centuries away.
-_NO_DEADLINE_S = 10 * 365 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             raise Busy(f"{self._streams} answers are being read; no more are started now", retry_after_s=1.0)
         try:
             asked = to_request(
-                request, self._limits, self._tokenizer, _deadline(context, self._clock), self._draws
+                request, self._limits, self._tokenizer, deadline_of(context, self._clock), self._draws
             )
             handle = self._engine.submit(asked)
             # A client that goes away, or was gone already, takes its request along.
@@ -129,8 +128,3 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             epoch=0 if membership is None else membership.placement.epoch,
             build_version=colibri.__version__,
         )
-
-
-def _deadline(context: grpc.ServicerContext, clock: Clock) -> Deadline:
-    remaining = context.time_remaining()
-    return Deadline.after(None if remaining is None or remaining > _NO_DEADLINE_S else remaining, clock)

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 import grpc
 import numpy as np
 
-from colibri.deadline import Deadline
 from colibri.errors import BadRow, InvalidInput
 from colibri.kernels.api import F32, Array, ComputeMode
 from colibri.kernels.reference.floats import to_bf16
 from colibri.router_service.router import MoeRouter
+from colibri.rpc.deadline import deadline_of
 from colibri.rpc.server import Service
 from colibri.v1 import router_pb2, router_pb2_grpc
 
@@ -47,8 +47,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         self, request: router_pb2.ForwardRequest, context: grpc.ServicerContext
     ) -> router_pb2.ForwardReply:
         x = self._rows(request)
-        deadline = Deadline.after(context.time_remaining())
-        result = self._router.forward(request.layer, x, deadline, request.priority)
+        result = self._router.forward(request.layer, x, deadline_of(context), request.priority)
         for _, error in sorted(result.failed.items()):
             if not isinstance(error, BadRow):
                 raise error
