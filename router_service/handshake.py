@@ -31,8 +31,8 @@ def shake_hands(
     """Asks the worker who it is and compares.
 
     Raises NumericsMismatch when anything that decides bits or framing differs, naming both values; WorkerLost
-    when the worker cannot be reached, does not answer within `timeout_s`, or is another life than `endpoint`
-    says; else the worker's own typed error.
+    when the worker cannot be reached, does not answer within `timeout_s`, or is another one, or another life
+    of it, than `endpoint` says; else the worker's own typed error.
     """
     request = expert_pb2.HandshakeRequest(
         protocol_min=identity.protocol_min,
@@ -47,9 +47,10 @@ def shake_hands(
         reply = expert_pb2_grpc.ExpertStub(channel).Handshake(request, timeout=timeout_s)
     except grpc.RpcError as error:
         raise _handshake_error(error, endpoint, timeout_s) from None
-    if reply.incarnation != endpoint.incarnation:
-        expected = f"incarnation {endpoint.incarnation} at {endpoint.target}"
-        raise WorkerLost(f"{name}: expected {expected}, got {reply.incarnation}", peer=name)
+    if (reply.worker, reply.incarnation) != (name, endpoint.incarnation):
+        expected = f"{name}, incarnation {endpoint.incarnation}, at {endpoint.target}"
+        got = f"{reply.worker}, incarnation {reply.incarnation}"
+        raise WorkerLost(f"{name}: expected {expected}, got {got}", peer=name)
     for field, expected, got in (
         ("model_hash", identity.model_hash, reply.model_hash),
         ("pack_hash", identity.pack_hash, reply.pack_hash),

@@ -10,9 +10,12 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -33,6 +36,8 @@ from colibri.kernels.factory import make_backend
 from colibri.placement import Directory, Membership, Placement, WorkerEndpoint
 from colibri.router_service.plan import LayerPlan
 from colibri.router_service.router import MoeResult, MoeRouter
+from colibri.rpc.server import Service, build_server
+from colibri.v1 import expert_pb2, expert_pb2_grpc
 from tests.support.expert_servers import MoeBench, membership_of
 
 ROWS = (1, 2, 33)
@@ -390,8 +395,70 @@ def test_another_life_at_the_address(bench: MoeBench) -> None:
         with bench.remote(directory) as (router, _):
             for error in router.forward(0, x).failed.values():
                 assert isinstance(error, WorkerLost)
-                assert "incarnation 6" in error.message
-                assert "got 7" in error.message
+                assert "expected w0, incarnation 6" in error.message
+                assert "got w0, incarnation 7" in error.message
+
+
+class Sloppy(expert_pb2_grpc.ExpertServicer):
+    """A worker that shakes any hand and says what it is told to."""
+
+    def __init__(self, reply: expert_pb2.HandshakeReply) -> None:
+        self._reply = reply
+
+    def Handshake(
+        self, request: expert_pb2.HandshakeRequest, context: grpc.ServicerContext
+    ) -> expert_pb2.HandshakeReply:
+        return self._reply
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "expected"),
+    [
+        ({"model_hash": "mine"}, NumericsMismatch, "model_hash: expected '{model_hash}'"),
+        ({"expert_numerics_id": "mine"}, NumericsMismatch, "numerics_id: expected '{expert_numerics_id}'"),
+        ({"pack_hash": "mine"}, NumericsMismatch, "pack_hash: expected ''"),
+        ({"protocol": 9}, NumericsMismatch, "protocol: expected 1 to 1 (router), got 9 (worker)"),
+        ({"worker": "w1"}, WorkerLost, "got w1, incarnation 1"),
+        ({"incarnation": 2}, WorkerLost, "got w0, incarnation 2"),
+    ],
+)
+def test_the_router_compares_for_itself(
+    bench: MoeBench, changes: dict[str, Any], kind: type[ColibriError], expected: str
+) -> None:
+    mine = bench.identity()
+    reply = expert_pb2.HandshakeReply(
+        protocol=1,
+        worker="w0",
+        incarnation=1,
+        model_hash=mine.model_hash,
+        expert_numerics_id=mine.expert_numerics_id,
+        max_rows=8,
+    )
+    reply.MergeFrom(expert_pb2.HandshakeReply(**changes))
+    servicer = Sloppy(reply)  # type: ignore[abstract]  # its other methods answer UNIMPLEMENTED
+    service = Service("colibri.v1.Expert", partial(expert_pb2_grpc.add_ExpertServicer_to_server, servicer))
+    server = build_server([service], listen=f"unix:{bench.folder}/sloppy")
+    server.start()
+    try:
+        endpoint = WorkerEndpoint("w0", 1, server.target)
+        directory = Directory(Membership(bench.spread(1), {"w0": endpoint}))
+        with bench.remote(directory) as (_, executor):
+            error = executor.connect()["w0"]
+            assert isinstance(error, kind)
+            assert error.peer == "w0"
+            assert expected.format(**asdict(mine)) in error.message
+    finally:
+        server.stop(0)
+
+
+def test_no_common_protocol(bench: MoeBench) -> None:
+    with bench.workers(1) as servers:
+        directory = Directory(membership_of(bench.spread(1), *servers.values()))
+        other = replace(bench.identity(), protocol_min=2, protocol_max=3)
+        with bench.remote(directory, identity=other) as (_, executor):
+            error = executor.connect()["w0"]
+            assert isinstance(error, NumericsMismatch)
+            assert "2 to 3" in error.message
 
 
 @pytest.fixture
