@@ -3,6 +3,8 @@ ever."""
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -12,10 +14,11 @@ import pytest
 
 from colibri.cli.deployment import Deployment
 from colibri.coordinator.handle import RequestHandle
-from colibri.errors import Code, ColibriError, WorkerLost
+from colibri.deadline import Deadline
+from colibri.errors import Code, ColibriError, DeadlineExpired, WorkerLost
 from colibri.generation import Tokens
 from tests.support.clusters import PROMPT, answer, deployed, eventually, kill, statuses
-from tests.support.tiny_engine import Answer, ask
+from tests.support.tiny_engine import Answer, ask, read
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +122,34 @@ def test_the_endpoint_is_gone_at_once(deployment: Deployment) -> None:
         "the dead worker leaves the directory",
     )
     assert time.monotonic() - killed < 1.0
+
+
+def test_a_kill_while_a_worker_loads_again(deployment: Deployment, oracle: Answer) -> None:
+    """The second life is ended too, before it serves: the third one does."""
+    before = statuses(deployment)[1]
+    kill(before.pid)
+    eventually(lambda: statuses(deployment)[1].incarnation > before.incarnation, 10.0, "a second life")
+    second = statuses(deployment)[1]
+    kill(second.pid)
+    wait_restarted(deployment, 1, second.incarnation)
+    assert statuses(deployment)[1].deaths == 2
+    assert answer(deployment, max_tokens=24).receipts == oracle.receipts
+
+
+def test_a_frozen_worker_costs_a_request_no_more_than_its_deadline(
+    deployment: Deployment, oracle: Answer
+) -> None:
+    frozen = statuses(deployment)[0]
+    os.kill(frozen.pid, signal.SIGSTOP)
+    try:
+        begun = time.monotonic()
+        with pytest.raises(DeadlineExpired):
+            read(deployment.engine.submit(ask(PROMPT, 24, deadline=Deadline.after(1.0))))
+        assert time.monotonic() - begun < 2.0
+    finally:
+        os.kill(frozen.pid, signal.SIGCONT)
+    assert answer(deployment, max_tokens=24).receipts == oracle.receipts
+    assert statuses(deployment)[0].incarnation == frozen.incarnation
 
 
 def test_both_at_once_and_again_and_again(deployment: Deployment, oracle: Answer) -> None:
