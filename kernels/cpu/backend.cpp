@@ -32,12 +32,15 @@ Backend::Backend(int threads, const std::string& isa, const std::vector<int>& cp
 
 void Backend::close() {
   nanobind::gil_scoped_release gil;
+  if (pool.forked()) return pool.close();
   std::lock_guard<std::mutex> turn(mutex_);
   closed_ = true;
   pool.close();
 }
 
-Call::Call(Backend& backend) : backend_(backend), turn_(backend.mutex_) {
+Call::Call(Backend& backend) : backend_(backend), turn_(backend.mutex_, std::defer_lock) {
+  if (backend.pool.forked()) throw std::runtime_error("this backend was made before a fork: make one in each process");
+  turn_.lock();
   if (backend.closed_) throw std::runtime_error("this backend is closed");
 }
 

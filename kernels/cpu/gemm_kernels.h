@@ -217,7 +217,7 @@ constexpr int kFmaRows = 12;
 #elif defined(COLIBRI_SIMD_AVX2)
 constexpr int kFmaRows = 3;
 #else
-constexpr int kFmaRows = 4;
+constexpr int kFmaRows = 2;
 #endif
 
 }  // namespace COLIBRI_ISA

@@ -51,9 +51,18 @@ void pin(pthread_t thread, int cpu) {
   if (error) throw std::system_error(error, std::generic_category(), "cpus: cannot pin a thread to CPU " + std::to_string(cpu));
 }
 
+// How many forks lie between this process and the one that loaded the module.
+std::atomic<int> forks{0};
+
+int count_forks() {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
+  (void)registered;
+  return forks.load();
+}
+
 }  // namespace
 
-Pool::Pool(int threads, const std::vector<int>& cpus) : threads_(threads) {
+Pool::Pool(int threads, const std::vector<int>& cpus) : threads_(threads), forks_(count_forks()), sleep_(new Sleep) {
   try {
     for (int id = 1; id < threads; id++) {
       workers_.emplace_back([this, id] { work(id); });
@@ -67,12 +76,21 @@ Pool::Pool(int threads, const std::vector<int>& cpus) : threads_(threads) {
 
 Pool::~Pool() { close(); }
 
+bool Pool::forked() const { return forks.load(std::memory_order_relaxed) != forks_; }
+
 void Pool::close() {
+  if (forked()) {
+    // Leaked: there is nobody to join, and a condition variable waits for its waiters before it ends.
+    new std::vector<std::thread>(std::move(workers_));
+    sleep_.release();
+    workers_.clear();
+    return;
+  }
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(sleep_->mutex);
     stop_.store(true);
   }
-  job_.notify_all();
+  sleep_->job.notify_all();
   for (std::thread& t : workers_) t.join();
   workers_.clear();
 }
@@ -95,15 +113,15 @@ void Pool::run(int64_t items, int64_t grain, int64_t bytes, Function fn, void* c
   open_.store(true);
   generation_.fetch_add(1);
   if (sleepers_.load() > 0) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    job_.notify_all();
+    std::lock_guard<std::mutex> lock(sleep_->mutex);
+    sleep_->job.notify_all();
   }
   drain(0);
   open_.store(false);
   if (spin_until([this] { return active_.load() == 0; }, [] { return false; })) return;
-  std::unique_lock<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(sleep_->mutex);
   caller_sleeps_.store(true);
-  done_.wait(lock, [this] { return active_.load() == 0; });
+  sleep_->done.wait(lock, [this] { return active_.load() == 0; });
   caller_sleeps_.store(false);
 }
 
@@ -125,9 +143,9 @@ bool Pool::wait_for_job(uint64_t seen) {
   // is always runnable. Asleep, it is placed on an idle core when it is woken.
   auto shares_core = [this] { return sched_getcpu() == caller_cpu_.load(std::memory_order_relaxed); };
   if (!spin_until(ready, shares_core)) {
-    std::unique_lock<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(sleep_->mutex);
     sleepers_.fetch_add(1);
-    job_.wait(lock, ready);
+    sleep_->job.wait(lock, ready);
     sleepers_.fetch_sub(1);
   }
   return !stop_.load();
@@ -144,8 +162,8 @@ void Pool::work(int id) {
     active_.fetch_add(1);
     if (open_.load()) drain(id);
     if (active_.fetch_sub(1) == 1 && caller_sleeps_.load()) {
-      std::lock_guard<std::mutex> lock(mutex_);
-      done_.notify_one();
+      std::lock_guard<std::mutex> lock(sleep_->mutex);
+      sleep_->done.notify_one();
     }
   }
 }

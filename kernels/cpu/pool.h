@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -29,6 +30,8 @@ class Pool {
 
   // Ends the threads. Idempotent; jobs then run on the caller alone.
   void close();
+  // In a child of fork(): the threads stayed with the parent, and locks may be held for ever. Not to be used.
+  bool forked() const;
   int threads() const { return threads_; }
 
   // Runs `fn` over [0, items) in chunks of at least `grain` items; `bytes`: an estimate of what the whole job touches. Returns
@@ -46,6 +49,7 @@ class Pool {
   bool wait_for_job(uint64_t seen);
 
   const int threads_;
+  const int forks_;  // forks before this pool was made
   std::vector<std::thread> workers_;
 
   // The job; written only while it is closed and nobody is active.
@@ -61,8 +65,12 @@ class Pool {
   std::atomic<bool> stop_{false};
   std::atomic<int> sleepers_{0};
   std::atomic<bool> caller_sleeps_{false};
-  std::mutex mutex_;
-  std::condition_variable job_, done_;
+
+  struct Sleep {
+    std::mutex mutex;
+    std::condition_variable job, done;
+  };
+  std::unique_ptr<Sleep> sleep_;
 };
 
 }  // namespace colibri

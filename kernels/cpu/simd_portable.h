@@ -26,26 +26,41 @@ constexpr int kNativeLanes = 16;
     return r;                            \
   } while (0)
 
-COLIBRI_INLINE float fma1(float a, float b, float c) {
 #if defined(__aarch64__) || defined(__FMA__)
-  return __builtin_fmaf(a, b, c);
+COLIBRI_INLINE float fma1(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+COLIBRI_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { COLIBRI_LANES(fma1(a.v[i], b.v[i], c.v[i])); }
 #else
-  const double p = double(a) * double(b);
-  const double d = double(c);
-  const double s = p + d;
-  const double back = s - p;
-  const double error = (p - (s - back)) + (d - back);  // Knuth's TwoSum: s + error == p + d
-  int64_t bits;
-  memcpy(&bits, &s, 8);
-  // Inexact and the nearest is even: take the odd neighbour on the side of the error. NaN compares false.
-  const bool up = error > 0, down = error < 0;
-  const int64_t toward = (up != (bits < 0)) ? 1 : -1;
-  bits += ((up | down) & !(bits & 1)) ? toward : 0;
-  double odd;
-  memcpy(&odd, &bits, 8);
-  return float(odd);
-#endif
+// Two lanes at once: the vector extension of GCC and Clang.
+typedef float float2 __attribute__((vector_size(8)));
+typedef double double2 __attribute__((vector_size(16)));
+typedef int64_t long2 __attribute__((vector_size(16)));
+COLIBRI_INLINE float2 fma2(float2 a, float2 b, float2 c) {
+  const double2 p = __builtin_convertvector(a, double2) * __builtin_convertvector(b, double2);
+  const double2 d = __builtin_convertvector(c, double2);
+  const double2 s = p + d;
+  const double2 back = s - p;
+  const double2 error = (p - (s - back)) + (d - back);  // Knuth's TwoSum: s + error == p + d
+  // Inexact and the nearest is even: take the odd neighbour on the side of the error. A comparison is -1 where true;
+  // NaN compares false and is left alone.
+  const long2 bits = (long2)s;
+  const long2 side = (long2)(error < 0) - (long2)(error > 0);
+  const long2 negative = (long2)(s < 0);
+  const long2 step = (side ^ negative) - negative;
+  return __builtin_convertvector((double2)(bits + (step & ((bits & 1) - 1))), float2);
 }
+COLIBRI_INLINE float fma1(float a, float b, float c) { return fma2(float2{a, a}, float2{b, b}, float2{c, c})[0]; }
+COLIBRI_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
+  for (int i = 0; i < 16; i += 2) {
+    float2 x, y, z;
+    memcpy(&x, a.v + i, 8);
+    memcpy(&y, b.v + i, 8);
+    memcpy(&z, c.v + i, 8);
+    z = fma2(x, y, z);
+    memcpy(c.v + i, &z, 8);
+  }
+  return c;
+}
+#endif
 COLIBRI_INLINE float sqrt1(float a) { return __builtin_sqrtf(a); }
 
 COLIBRI_INLINE f32x16 zero16() { COLIBRI_LANES(0.0f); }
@@ -67,7 +82,6 @@ COLIBRI_INLINE f32x16 sub(f32x16 a, f32x16 b) { COLIBRI_LANES(a.v[i] - b.v[i]); 
 COLIBRI_INLINE f32x16 mul(f32x16 a, f32x16 b) { COLIBRI_LANES(a.v[i] * b.v[i]); }
 COLIBRI_INLINE f32x16 div(f32x16 a, f32x16 b) { COLIBRI_LANES(a.v[i] / b.v[i]); }
 COLIBRI_INLINE f32x16 sqrt(f32x16 a) { COLIBRI_LANES(__builtin_sqrtf(a.v[i])); }
-COLIBRI_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { COLIBRI_LANES(fma1(a.v[i], b.v[i], c.v[i])); }
 // a > b ? a : b, so b when either is NaN.
 COLIBRI_INLINE f32x16 max(f32x16 a, f32x16 b) { COLIBRI_LANES(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
 COLIBRI_INLINE f32x16 neg(f32x16 a) { COLIBRI_LANES(-a.v[i]); }
