@@ -73,7 +73,12 @@ class Connections:
             raise WorkerLost(f"{name}: not alive in the placement of epoch {epoch}", peer=name)
         slot = self._slots.get(name)
         connection = slot.connection if slot is not None else None
-        if connection is not None and connection.lost is None and connection.endpoint == endpoint:
+        if (
+            connection is not None
+            and connection.lost is None
+            # Nearly always the very same object; comparing its fields would cost as much as all else here.
+            and (connection.endpoint is endpoint or connection.endpoint == endpoint)
+        ):
             return connection
         return self._replace(self._slot(name), endpoint, deadline)
 

@@ -3,7 +3,9 @@ must, with the worker's name in each error."""
 
 from __future__ import annotations
 
+import itertools
 import queue
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -193,6 +195,55 @@ def test_many_threads_at_once(bench: Bench) -> None:
     bench.connection.close()
     worker.join(5)
     assert not worker.is_alive()
+
+
+def test_no_waiter_is_forgotten_whatever_the_order_and_the_deadlines(bench: Bench) -> None:
+    """Answers come shuffled and late, or never; deadlines end in between. Nobody waits past the own
+    deadline, and whoever has time gets its answer: reading is always handed on."""
+    rng = random.Random(5)
+    ids = itertools.count(1)
+
+    def worker() -> None:
+        held: list[Header] = []
+        while not bench.link.closed.is_set():
+            try:
+                header = read_frame(bench.link.sent.get(timeout=0.002)).header
+                if header.kind == expert_pb2.FRAME_KIND_FORWARD:
+                    held.append(header)
+            except queue.Empty:
+                pass
+            rng.shuffle(held)
+            while len(held) > 3 or (held and rng.random() < 0.3):
+                n = held.pop().correlation_id
+                if n % 7:  # every seventh gets no answer
+                    bench.link.answer(result(n), tensor_for(n))
+
+    def caller(seed: int) -> tuple[int, int]:
+        own = random.Random(seed)
+        answered = late = 0
+        for _ in range(60):
+            n = next(ids)
+            patience = own.choice([0.005, 0.02, 20.0]) if n % 7 else 0.02
+            start = time.monotonic()
+            deadline = Deadline.after(patience)
+            try:
+                message = bench.send(n, deadline)
+                assert rows_of(bench.connection.receive(message, deadline, 5.0)) == [n] * HIDDEN
+                answered += 1
+            except DeadlineExpired:
+                assert time.monotonic() - start < 10.0
+                assert patience < 20.0
+                late += 1
+        return answered, late
+
+    thread = threading.Thread(target=worker)
+    thread.start()
+    with ThreadPoolExecutor(10) as callers:
+        counts = [future.result(60) for future in [callers.submit(caller, seed) for seed in range(10)]]
+    bench.connection.close()
+    thread.join(5)
+    assert sum(answered + late for answered, late in counts) == 600
+    assert all(answered and late for answered, late in counts)
 
 
 def test_the_reader_hands_over_when_it_has_its_answer(bench: Bench) -> None:
