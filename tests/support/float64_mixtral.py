@@ -17,6 +17,14 @@ F64 = NDArray[np.float64]
 
 def mixtral_logits(checkpoint: Checkpoint, ids: list[int]) -> F64:
     """[len(ids), vocab]."""
+    return mixtral_forward(checkpoint, ids)[0]
+
+
+def mixtral_forward(checkpoint: Checkpoint, ids: list[int]) -> tuple[F64, float]:
+    """Logits, and how clear the closest choice between the last expert taken and the first one left out
+    was.
+    """
+    closest = np.inf
     config = checkpoint.config
 
     def wide(array: NDArray[Any]) -> F64:
@@ -34,12 +42,15 @@ def mixtral_logits(checkpoint: Checkpoint, ids: list[int]) -> F64:
         h = _norm(x, wide(norms.post), config.rms_eps)
         gate = h @ wide(checkpoint.gate(layer)).T
         for row in range(len(ids)):
-            chosen = np.argsort(-gate[row], kind="stable")[: config.top_k]
+            order = np.argsort(-gate[row], kind="stable")
+            chosen = order[: config.top_k]
+            if config.top_k < config.experts:
+                closest = min(closest, gate[row, chosen[-1]] - gate[row, order[config.top_k]])
             for expert, share in zip(chosen, _softmax(gate[row, chosen]), strict=True):
                 w = checkpoint.expert(layer, int(expert))
                 g = wide(w.gate) @ h[row]
                 x[row] += share * (wide(w.down) @ (g / (1 + np.exp(-g)) * (wide(w.up) @ h[row])))
-    return _norm(x, wide(checkpoint.final_norm()), config.rms_eps) @ wide(checkpoint.lm_head()).T
+    return _norm(x, wide(checkpoint.final_norm()), config.rms_eps) @ wide(checkpoint.lm_head()).T, closest
 
 
 def _norm(x: F64, weight: F64, eps: float) -> F64:

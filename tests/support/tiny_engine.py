@@ -18,7 +18,7 @@ from colibri.coordinator.engine import Engine, EngineOptions
 from colibri.coordinator.handle import RequestHandle
 from colibri.coordinator.moe_layer import MoeLayer, MoeResult
 from colibri.coordinator.request import GenerationRequest
-from colibri.deadline import Deadline
+from colibri.deadline import Clock, Deadline
 from colibri.generation import Finished, Tokens
 from colibri.kernels.api import F32, U32, Array, Backend, ComputeMode, PackedExpert, SamplingParams, UnitBatch
 from colibri.models.checkpoint import Checkpoint
@@ -76,6 +76,7 @@ class TinyModel:
         options: EngineOptions | None = None,
         moe: MoeLayer | None = None,
         stack: DecoderStack | None = None,
+        clock: Clock = time.monotonic,
     ) -> Iterator[Engine]:
         engine = Engine(
             stack or self.stack,
@@ -83,6 +84,7 @@ class TinyModel:
             moe or self.router,
             options or EngineOptions(kv_tokens=4096),
             numerics=NUMERICS,
+            clock=clock,
         )
         try:
             yield engine

@@ -22,7 +22,7 @@ from colibri.errors import ColibriError, WorkerLost
 from colibri.kernels.api import F32, Array, ComputeMode
 from colibri.kernels.factory import make_backend
 from colibri.models.random_mixtral import RandomMixtral
-from tests.support.float64_mixtral import mixtral_logits
+from tests.support.float64_mixtral import mixtral_forward, mixtral_logits
 from tests.support.tiny_engine import TINY, TinyModel, make_tiny
 
 
@@ -65,13 +65,15 @@ def forward(model: TinyModel, ids: list[list[int]], moe: MoeLayer | None = None)
 def test_against_float64(tmp_path: Path, params: RandomMixtral, name: str) -> None:
     backend = make_backend(name)
     model = TinyModel.open(make_tiny(tmp_path / "m", params), backend, ComputeMode.FP32)
-    ids = np.random.default_rng().integers(0, params.vocab, 75).tolist()
-    expected = mixtral_logits(model.checkpoint, ids)
+    closest = 0.0
+    while closest < 1e-5:  # a route that rounding decides may differ
+        ids = np.random.default_rng().integers(0, params.vocab, 75).tolist()
+        expected, closest = mixtral_forward(model.checkpoint, ids)
     got = forward(model, [ids]).logits
     assert got.shape == expected.shape
     error = np.abs(got - expected).max() / np.abs(expected).max()
     backend.close()
-    assert error < 1e-4
+    assert error < 2e-5, ids
 
 
 def test_both_modes_stay_near_float64(model: TinyModel) -> None:

@@ -16,7 +16,7 @@ import pytest
 from colibri.coordinator.decoder import DecoderStack
 from colibri.coordinator.engine import Engine, EngineOptions
 from colibri.coordinator.handle import RequestHandle
-from colibri.deadline import Deadline
+from colibri.deadline import Clock, Deadline
 from colibri.errors import (
     Busy,
     Code,
@@ -36,9 +36,11 @@ OPTIONS = EngineOptions(max_batch_rows=64, prefill_chunk=32, kv_tokens=2048, max
 
 
 @contextmanager
-def held(model: TinyModel, options: EngineOptions = OPTIONS) -> Iterator[tuple[Engine, Turnstile]]:
+def held(
+    model: TinyModel, options: EngineOptions = OPTIONS, clock: Clock = time.monotonic
+) -> Iterator[tuple[Engine, Turnstile]]:
     turnstile = Turnstile(model.router)
-    with model.engine(options, moe=turnstile) as engine:
+    with model.engine(options, moe=turnstile, clock=clock) as engine:
         try:
             yield engine, turnstile
         finally:
@@ -285,14 +287,17 @@ class TestEnds:
             assert engine.stats().aborted == 1
 
     def test_deadline_of_a_running_and_of_a_waiting_request(self, model: TinyModel) -> None:
-        with held(model, replace(OPTIONS, max_running=1)) as (engine, turnstile):
-            first = engine.submit(ask([1], 9, deadline=Deadline.after(0.3)))
-            second = engine.submit(ask([1], 9, deadline=Deadline.after(0.3)))
-            third = engine.submit(ask([1], 2))
+        now = [100.0]
+        with held(model, replace(OPTIONS, max_running=1), lambda: now[0]) as (engine, turnstile):
+            first = engine.submit(ask([1], 9, deadline=Deadline(105.0)))
+            second = engine.submit(ask([1], 9, deadline=Deadline(104.0)))
+            third = engine.submit(ask([1], 2, deadline=Deadline(106.0)))
             turnstile.let(2)
-            time.sleep(0.4)
+            for _ in range(3):
+                turnstile.wait_step()
+            now[0] = 105.0
             turnstile.open()
-            with pytest.raises(DeadlineExpired, match=r"its time ended after [1-3] tokens"):
+            with pytest.raises(DeadlineExpired, match="its time ended after 3 tokens"):
                 read(first)
             with pytest.raises(DeadlineExpired, match="its time ended after 0 tokens"):
                 read(second)
