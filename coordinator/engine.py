@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import bisect
 import logging
-import math
 import threading
 import time
 from collections.abc import Sequence as SequenceOf
@@ -156,7 +155,8 @@ class Engine:
         then ends the thread. Raises ColibriError when a step outlasts its bound.
         """
         with self._changed:
-            self._close_at = min(self._clock() + grace_s, self._close_at or math.inf)
+            at = self._clock() + grace_s
+            self._close_at = at if self._close_at is None else min(at, self._close_at)
             self._changed.notify_all()
         self._thread.join(grace_s + _STEP_BOUND_S)
         if self._thread.is_alive():

@@ -93,7 +93,8 @@ class RequestHandle:
                 elif self._outcome is None:
                     return None
                 elif isinstance(self._outcome, ColibriError):
-                    raise self._outcome
+                    # Requests of one step share the error; without this its traceback would grow with each.
+                    raise self._outcome.with_traceback(None)
                 else:
                     return self._outcome
             finally:
