@@ -114,6 +114,21 @@ def test_subnormals_are_zero(paths: list[CpuBackend]) -> None:
             assert got.tolist() == [[expected]], f"{a} * {b} on {backend.isa}"
 
 
+def test_fma_rounds_once(paths: list[CpuBackend], rng: np.random.Generator) -> None:
+    """Sums within 2^-40 of the middle between two fp32: rounding through double first would take the wrong one."""
+    x = np.empty((200, 2), np.float32)
+    sign = rng.choice([-1.0, 1.0], (200, 2))
+    x[:, 1] = sign[:, 1] * (1 + rng.integers(2**23, size=200) * 2.0**-23)  # the odd element is added first
+    x[:, 0] = sign[:, 0] * 2.0**-12 * (1 + 2.0**-20)
+    w = np.array([[2.0**-12 * (1 - 2.0**-20), 1], [2.0**-12 * (1 - 2.0**-20 + 2.0**-23), 1]], np.float32)
+    expected = exact.matrix(x, w)
+    twice = (x[:, :1].astype(np.float64) * w[:, 0] + x[:, 1:]).astype(np.float32)
+    assert (twice != expected).any()
+    for backend in paths:
+        got = backend.linear(x, backend.pack_linear(w, ComputeMode.FP32))
+        assert_same_bits(got, expected, backend.isa)
+
+
 def test_callers_float_control_is_restored(paths: list[CpuBackend]) -> None:
     subnormal = np.float32(2.0**-130)
     for backend in paths:
