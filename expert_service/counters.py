@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(NamedTuple):
     """Requests by their end, and rows of those done."""
 
-    done: int = 0
-    refused: int = 0
-    expired: int = 0
-    cancelled: int = 0
-    rows: int = 0
+    done: int
+    refused: int
+    expired: int
+    cancelled: int
+    rows: int
 
 
 class Counters:
@@ -22,25 +21,26 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts = Counts()
+        self._done = self._refused = self._expired = self._cancelled = self._rows = 0
 
     @property
     def counts(self) -> Counts:
-        return self._counts
+        with self._lock:
+            return Counts(self._done, self._refused, self._expired, self._cancelled, self._rows)
 
     def done(self, rows: int) -> None:
         with self._lock:
-            counts = self._counts
-            self._counts = replace(counts, done=counts.done + 1, rows=counts.rows + rows)
+            self._done += 1
+            self._rows += rows
 
     def refused(self) -> None:
         with self._lock:
-            self._counts = replace(self._counts, refused=self._counts.refused + 1)
+            self._refused += 1
 
     def expired(self) -> None:
         with self._lock:
-            self._counts = replace(self._counts, expired=self._counts.expired + 1)
+            self._expired += 1
 
     def cancelled(self, requests: int = 1) -> None:
         with self._lock:
-            self._counts = replace(self._counts, cancelled=self._counts.cancelled + requests)
+            self._cancelled += requests

@@ -43,6 +43,6 @@ def run_units(backend: Backend, store: Experts, layer: int, x: Array, batch: Uni
 def _rows_not_finite(x: Array) -> NDArray[np.bool_] | None:
     """bool [R]; None when all rows are finite."""
     bad = (x & _BF16_EXPONENT) == _BF16_EXPONENT if x.dtype == np.uint16 else ~np.isfinite(x)
-    if not bad.any():
+    if not np.count_nonzero(bad):
         return None
     return np.asarray(bad.any(axis=1))

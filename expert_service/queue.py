@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from colibri.deadline import Deadline
 from colibri.errors import Busy
@@ -21,8 +21,7 @@ from colibri.wire.frame import Frame
 Key = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """One whole, checked request. reply_bytes: size of its result; arrived: monotonic seconds."""
 
     key: Key

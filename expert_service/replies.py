@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from colibri.errors import (
     Busy,
     ColibriError,
@@ -50,7 +52,7 @@ def result_header(request: Header, incarnation: int, status: U32, queue_us: int,
     header.rows = request.rows
     header.hidden = request.hidden
     header.units = request.units
-    header.unit_status = status if status.any() else EMPTY_U32
+    header.unit_status = status if np.count_nonzero(status) else EMPTY_U32
     header.queue_us = queue_us
     header.compute_us = compute_us
     return header

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import grpc
 
 from colibri import __version__
-from colibri.errors import Busy, InvalidInput, NumericsMismatch, ShuttingDown
+from colibri.errors import Busy, NumericsMismatch, ShuttingDown
 from colibri.expert_service.pinning import Placed, read_placement
 from colibri.expert_service.process_facts import count_threads, open_fds
 from colibri.expert_service.store import Key, WeightStore
@@ -18,10 +19,10 @@ from colibri.expert_service.stream import ExchangeStream, Worker
 from colibri.rpc.server import Service
 from colibri.transport.grpc_stream import EXCHANGE_METHOD
 from colibri.v1 import expert_pb2
+from colibri.wire.protocol import PROTOCOL_MAX, PROTOCOL_MIN
 
 SERVICE_NAME = "colibri.v1.Expert"
-#: Versions of the data plane this worker speaks.
-PROTOCOL_MIN = PROTOCOL_MAX = 1
+_DRAIN_POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +45,23 @@ class ExpertServicer:
         self._identity = identity
         self._store = store
         self._max_streams = max_streams
-        self._streams = 0
-        self._stream_ended = threading.Condition()
+        self._streams: set[ExchangeStream] = set()
+        self._lock = threading.Lock()
 
     def service(self) -> Service:
         """For colibri.rpc.server.build_server."""
         return Service(SERVICE_NAME, self._register)
 
     def drain(self, grace_s: float) -> bool:
-        """Refuses new requests; a stream ends once its own are answered. Whether all did within `grace_s`."""
+        """Refuses new requests and waits for those in flight. Whether all were answered within `grace_s`."""
         self._worker.draining.set()
         self._worker.queue.wake_all()
-        with self._stream_ended:
-            return self._stream_ended.wait_for(lambda: not self._streams, grace_s)
+        end = self._worker.clock() + grace_s
+        while self._busy():
+            if self._worker.clock() >= end:
+                return False
+            time.sleep(_DRAIN_POLL_S)
+        return True
 
     def handshake(
         self, request: expert_pb2.HandshakeRequest, context: grpc.ServicerContext
@@ -97,8 +102,6 @@ class ExpertServicer:
     ) -> Iterator[expert_pb2.LoadProgress]:
         self._worker.epochs.check(request.epoch)
         keys = _keys(request.experts)
-        if not keys:
-            raise InvalidInput("experts", "at least one", "none")
         for step in self._store.load_steps(keys):
             done = step.experts_done == step.experts_total
             yield expert_pb2.LoadProgress(
@@ -174,31 +177,31 @@ class ExpertServicer:
         stream = ExchangeStream(self._worker)
 
         def exchange(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-            self._enter()
+            self._enter(stream)
             try:
                 yield from stream.run(requests, context)
             finally:
-                self._leave()
+                with self._lock:
+                    self._streams.discard(stream)
 
         return grpc.stream_stream_rpc_method_handler(exchange, stream.arrived, None)
 
-    def _enter(self) -> None:
+    def _enter(self, stream: ExchangeStream) -> None:
         name = self._worker.name
-        with self._stream_ended:
+        with self._lock:
             if self._worker.draining.is_set():
                 raise ShuttingDown(f"{name} is shutting down", peer=name)
-            if self._streams >= self._max_streams:
+            if len(self._streams) >= self._max_streams:
                 raise Busy(
                     f"{name}: {self._max_streams} streams are open, the limit of this worker",
                     peer=name,
                     retry_after_s=1.0,
                 )
-            self._streams += 1
+            self._streams.add(stream)
 
-    def _leave(self) -> None:
-        with self._stream_ended:
-            self._streams -= 1
-            self._stream_ended.notify_all()
+    def _busy(self) -> bool:
+        with self._lock:
+            return any(stream.busy for stream in self._streams)
 
 
 class _Exchange(grpc.GenericRpcHandler):

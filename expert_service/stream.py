@@ -1,9 +1,8 @@
 """One Exchange stream: requests in, replies out, all on the call's own thread.
 
-A frame goes from grpc's event thread into the inbox (by way of the deserialiser) and wakes the call's thread,
-which checks, queues, computes under the worker's turn and yields the reply: one hand-over, as in a bare echo.
-A second thread only asks grpc for the next frame, so that requests and cancellations arrive while the first
-one computes.
+Frames are checked and queued, computed under the worker's turn, and answered, with no hand-over but the one
+from grpc (inbox.py). One thread per stream also means that a peer which does not read its replies holds up
+itself alone.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from math import inf
 from time import monotonic
 
 import grpc
@@ -30,6 +29,7 @@ from colibri.errors import (
 )
 from colibri.expert_service.counters import Counters
 from colibri.expert_service.epochs import Epochs
+from colibri.expert_service.inbox import Arrival, Inbox
 from colibri.expert_service.queue import ExecutionQueue, Key, Lane, Work
 from colibri.expert_service.replies import error_header, result_header
 from colibri.kernels.api import F32, U32, Array, UnitBatch
@@ -44,8 +44,8 @@ _log = logging.getLogger(__name__)
 
 RunUnits = Callable[[int, Array, UnitBatch], tuple[F32, U32]]
 
-#: How long the thread sleeps at most when nothing wakes it.
-_IDLE_S = 1.0
+#: Compute above this is long: frames are read meanwhile.
+_LONG_S = 0.001
 #: Advice with BUSY: about one small request's compute.
 _RETRY_AFTER_S = 0.005
 _REMEMBERED_REFUSALS = 1024
@@ -87,25 +87,25 @@ class ExchangeStream:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._inbox: SimpleQueue[tuple[float, bytes] | None] = SimpleQueue()
-        self._inbox_bytes = 0
-        self._taken = threading.Condition()
-        self._ended = False
+        self._inbox = Inbox(max(worker.max_bytes, worker.limits.max_frame_bytes), worker.clock)
         self._broken = False
-        self._lane = Lane(self._wake)
+        self._lane = Lane(self._inbox.wake)
         self._partial = Reassembler(worker.max_requests, worker.max_bytes)
         self._arrival: dict[Key, tuple[float, int]] = {}
         self._in_flight: set[Key] = set()
         self._refused: dict[Key, None] = {}
         self._answers: deque[Parts] = deque()
         self._sending: _Sending | None = None
+        self._seconds_per_entry = inf
 
-    def arrived(self, frame: bytes) -> bytes:
-        # On grpc's event thread, which serves every call of the process: nothing here may wait.
-        with self._taken:
-            self._inbox_bytes += len(frame)
-        self._inbox.put((self._worker.clock(), frame))
-        return frame
+    @property
+    def arrived(self) -> Callable[[bytes], bytes]:
+        return self._inbox.arrived
+
+    @property
+    def busy(self) -> bool:
+        """Whether something that came in has not been answered yet. For any thread."""
+        return bool(self._in_flight or self._answers) or not self._inbox.empty()
 
     def run(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Ends when the peer has sent its last request and got every reply, or when the worker has drained.
@@ -116,7 +116,7 @@ class ExchangeStream:
         try:
             if not context.add_callback(self._break):
                 return
-            threading.Thread(target=self._ask_for_frames, args=(requests,), daemon=True).start()
+            self._inbox.attach(requests)
             while not self._finished():
                 yield from self._step()
         finally:
@@ -125,44 +125,47 @@ class ExchangeStream:
     def _step(self) -> Iterator[bytes]:
         """Everything that can be done now; if that is nothing, a wait."""
         for _ in range(_FRAMES_AT_ONCE):
-            if not self._receive(wait=False):
+            arrival = self._inbox.take()
+            if arrival is None:
                 break
+            self._receive(arrival)
         while self._answers:
-            yield b"".join(self._answers.popleft())
+            yield b"".join(self._answers[0])
+            self._answers.popleft()
         # While pieces of a big result leave, only small ones are computed in between, and those leave at
         # once: they never wait behind the whole of the big one.
-        busy = self._sending is not None
+        sending = self._sending is not None
         work = self._worker.queue.take(
-            self._lane, will_wait=not busy, max_reply_bytes=CHUNK_BYTES if busy else None
+            self._lane, will_wait=not sending, max_reply_bytes=CHUNK_BYTES if sending else None
         )
         if work is not None:
+            self._inbox.set_busy(sending or len(self._lane) > 0 or self._takes_long(work))
             yield from self._answer(work)
-        elif not busy and not self._finished():
-            self._receive(wait=True)
+        elif not sending and not self._finished():
+            # Without work the next thing can only be a frame; with work that waits, it may be the turn.
+            self._inbox.set_busy(len(self._lane) > 0)
+            arrival = self._inbox.wait()
+            if arrival is not None:
+                self._receive(arrival)
         if self._sending is not None:
-            yield self._next_piece(self._sending)
+            self._inbox.set_busy(True)
+            yield from self._send_piece(self._sending)
 
     def _finished(self) -> bool:
         if self._broken:
             return True
-        if not self._ended and (not self._worker.draining.is_set() or len(self._partial)):
+        if not self._inbox.ended and (not self._worker.draining.is_set() or len(self._partial)):
             return False
         return self._inbox.empty() and not self._lane and not self._answers and self._sending is None
 
+    def _takes_long(self, work: Work) -> bool:
+        """Whether frames should be read by the helper meanwhile. Waking it costs more than a short compute."""
+        return self._seconds_per_entry * work.frame.header.entry_row.size > _LONG_S
+
     # Frames in
 
-    def _receive(self, *, wait: bool) -> bool:
-        """Takes one frame, or one call to wake up, from the inbox; False if there is none."""
-        try:
-            item = self._inbox.get(block=wait, timeout=_IDLE_S)
-        except Empty:
-            return False
-        if item is None:
-            return True
-        when, data = item
-        with self._taken:
-            self._inbox_bytes -= len(data)
-            self._taken.notify()
+    def _receive(self, arrival: Arrival) -> None:
+        when, data = arrival
         frame = read_frame(data)
         header = frame.header
         key = (header.correlation_id, header.attempt)
@@ -173,7 +176,6 @@ class ExchangeStream:
                 del self._refused[key]
         else:
             self._add(key, frame, when)
-        return True
 
     def _add(self, key: Key, frame: Frame, when: float) -> None:
         header = frame.header
@@ -270,8 +272,8 @@ class ExchangeStream:
         if count > 1:
             self._sending = _Sending(work.key, frames, count)
             return
-        self._in_flight.discard(work.key)
         yield b"".join(next(frames))
+        self._in_flight.discard(work.key)
 
     def _compute(self, work: Work) -> tuple[Iterator[Parts], int]:
         """The result's frames and how many there are. Gives the turn back in any case."""
@@ -293,6 +295,7 @@ class ExchangeStream:
             raise ColibriError(f"{worker.name}: internal error ({type(error).__name__})") from error
         finally:
             worker.queue.pass_turn()
+        self._seconds_per_entry = (end - begin) / header.entry_row.size
         worker.counters.done(header.rows)
         reply = result_header(
             header,
@@ -304,40 +307,20 @@ class ExchangeStream:
         size = units.nbytes
         return message_frames(reply, units.reshape(-1).view(np.uint8).data), max(1, -(-size // CHUNK_BYTES))
 
-    def _next_piece(self, sending: _Sending) -> bytes:
-        frame = b"".join(next(sending.frames))
+    def _send_piece(self, sending: _Sending) -> Iterator[bytes]:
+        yield b"".join(next(sending.frames))
         sending.left -= 1
         if not sending.left:
             self._sending = None
             self._in_flight.discard(sending.key)
-        return frame
-
-    # Other threads
-
-    def _wake(self) -> None:
-        self._inbox.put(None)
 
     def _break(self) -> None:
-        """The call is over, also when the peer died: no reply can leave any more."""
+        """On a thread of grpc: the call is over, also when the peer died. No reply can leave any more."""
         self._broken = True
-        with self._taken:
-            self._taken.notify()
-        self._wake()
-
-    def _ask_for_frames(self, requests: Iterator[bytes]) -> None:
-        limit = max(self._worker.max_bytes, self._worker.limits.max_frame_bytes)
-        try:
-            for _ in requests:
-                if self._inbox_bytes > limit:
-                    with self._taken:
-                        self._taken.wait_for(lambda: self._broken or self._inbox_bytes <= limit)
-        except Exception as error:
-            # grpc raises a bare error here when the peer is gone; the call's own callback says so, too.
-            _log.debug("%s: a stream of requests broke: %r", self._worker.name, error)
-        self._ended = True
-        self._wake()
+        self._inbox.close()
 
     def _close(self) -> None:
+        self._inbox.close()
         for _, request_bytes in self._arrival.values():
             self._worker.queue.release(request_bytes)
         dropped = len(self._arrival) + self._worker.queue.close_lane(self._lane)

@@ -44,6 +44,7 @@ def message_frames(
 @dataclass(slots=True)
 class _Partial:
     header: Header
+    lists_crc: int
     buffer: memoryview
     filled: int
     next_index: int
@@ -80,7 +81,7 @@ class Reassembler:
         Raises Busy when the bounds are reached, InvalidInput when the frame does not fit its message; the
         message is dropped then.
         """
-        header, tensor = frame
+        header, tensor, lists_crc = frame
         key = (header.correlation_id, header.attempt)
         if header.chunk_index:
             return self._append(key, header, tensor)
@@ -102,7 +103,7 @@ class Reassembler:
             raise Busy(f"incomplete messages hold {self._bytes} of {self._max_bytes} bytes")
         buffer = np.empty(header.total_bytes, np.uint8).data
         buffer[:size] = tensor
-        self._partial[key] = _Partial(header, buffer, size, 1)
+        self._partial[key] = _Partial(header, lists_crc, buffer, size, 1)
         self._bytes += header.total_bytes
         return None
 
@@ -137,4 +138,4 @@ class Reassembler:
         if not header.last_chunk:
             return None
         self.discard(key)
-        return Frame(partial.header, partial.buffer)
+        return Frame(partial.header, partial.buffer, partial.lists_crc)

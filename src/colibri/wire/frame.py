@@ -11,7 +11,7 @@ from colibri.v1 import expert_pb2
 from colibri.wire.checksum import extend_lists, extend_tensor
 from colibri.wire.header import (
     Header,
-    encode_header,
+    encode_summed,
     encode_varint,
     header_from_message,
     lists_of,
@@ -23,18 +23,15 @@ _TENSOR_TAG = 15 << 3 | 2
 
 
 class Frame(NamedTuple):
-    """One message of the stream. tensor: bytes of the chunk, a view into what was received."""
+    """One message of the stream. tensor: bytes of the chunk, a view into what was received; lists_crc: the
+    checksum over the header's lists, with which the frame's begins."""
 
     header: Header
     tensor: memoryview
+    lists_crc: int = 0
 
 
 _NO_TENSOR = memoryview(b"")
-
-
-def checksum(header: Header, tensor: bytes | memoryview) -> int:
-    """What the header's crc32c has to be."""
-    return extend_tensor(extend_lists(0, lists_of(header)), tensor)
 
 
 def write_frame(header: Header, tensor: bytes | memoryview = b"") -> tuple[bytes | memoryview, ...]:
@@ -43,8 +40,7 @@ def write_frame(header: Header, tensor: bytes | memoryview = b"") -> tuple[bytes
     Sets header.crc32c. The parts joined are protobuf's own serialisation of the Frame. `tensor`: bytes, or a
     contiguous memoryview of bytes.
     """
-    header.crc32c = checksum(header, tensor)
-    body = encode_header(header)
+    body = encode_summed(header, tensor)
     size = len(tensor)
     if not size:
         return (b"\x0a", encode_varint(len(body)), body)
@@ -62,46 +58,44 @@ def read_frame(data: bytes) -> Frame:
 
 def verify(frame: Frame) -> None:
     """Raises FrameError when the checksum is wrong."""
-    header = frame.header
-    expected = checksum(header, frame.tensor)
-    if expected != header.crc32c:
-        raise FrameError(f"crc32c: expected {expected:#010x} (computed), got {header.crc32c:#010x}")
+    expected, got = extend_tensor(frame.lists_crc, frame.tensor), frame.header.crc32c
+    if expected != got:
+        raise FrameError(f"crc32c: expected {expected:#010x} (computed), got {got:#010x}")
 
 
 def _scan_frame(data: bytes) -> Frame | None:
     size = len(data)
     if size < 2 or data[0] != _HEADER_TAG:
         return None
-    length = _length(data, 1)
-    if length is None:
-        return None
-    begin, end = length
+    begin, length = _length(data, 1)
+    end = begin + length
     if end > size:
         return None
-    header = scan_header(data, begin, end)
-    if header is None:
+    scanned = scan_header(data, begin, end)
+    if scanned is None:
         return None
+    header, crc = scanned
     if end == size:
-        return Frame(header, _NO_TENSOR)
+        return Frame(header, _NO_TENSOR, crc)
     if data[end] != _TENSOR_TAG:
         return None
-    length = _length(data, end + 1)
-    if length is None or length[1] != size:
+    begin, length = _length(data, end + 1)
+    if begin + length != size:
         return None
-    return Frame(header, memoryview(data)[length[0] :])
+    return Frame(header, memoryview(data)[begin:], crc)
 
 
-def _length(data: bytes, pos: int) -> tuple[int, int] | None:
-    """Begin and end of the bytes whose length stands at pos; None where the full parser must judge."""
+def _length(data: bytes, pos: int) -> tuple[int, int]:
+    """Where the bytes begin whose length stands at pos, and the length; one beyond the data if it cannot be
+    read."""
     value = shift = 0
-    while pos < len(data) and shift < 35:
-        byte = data[pos]
-        pos += 1
+    for at in range(pos, min(pos + 5, len(data))):
+        byte = data[at]
         value |= (byte & 127) << shift
         if byte < 128:
-            return pos, pos + value
+            return at + 1, value
         shift += 7
-    return None
+    return len(data), 1
 
 
 def _parse_frame(data: bytes) -> Frame:
@@ -111,4 +105,5 @@ def _parse_frame(data: bytes) -> Frame:
         raise FrameError(
             f"frame: expected a colibri.v1.Frame, got {len(data)} bytes that are none"
         ) from error
-    return Frame(header_from_message(message.header), memoryview(message.tensor))
+    header = header_from_message(message.header)
+    return Frame(header, memoryview(message.tensor), extend_lists(0, lists_of(header)))

@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from google_crc32c import extend
 from numpy.typing import NDArray
 
 from colibri.errors import FrameError
 from colibri.v1 import expert_pb2
+from colibri.wire.checksum import extend_tensor
 
 if sys.byteorder != "little":
     raise ImportError("colibri.wire: the wire's arrays are little-endian, and so must the machine be")
@@ -84,17 +86,22 @@ class Header:
 FIELDS = tuple(item.name for item in fields(Header))
 LIST_FIELDS = FIELDS[16:24]
 
-#: What a field's bytes are; the maximum of a varint that the scan takes (more is truncated by protobuf's
-#: parser).
 _U32_MAX, _U64_MAX, _ENUM_MAX = (1 << 32) - 1, (1 << 64) - 1, (1 << 31) - 1
-_VARINT_MAX = {
-    **dict.fromkeys((1, 12, 13, 27), _ENUM_MAX),
-    **dict.fromkeys((3, 4, 10, 11, 14, 15, 16), _U32_MAX),
-    **dict.fromkeys((2, 6, 7, 8, 9, 28, 30, 31), _U64_MAX),
-    5: 1,
-}
-_FIXED32, _TRACE, _MESSAGE = 25, 26, 29
+_FIRST_LIST, _CRC, _TRACE, _MESSAGE = 17, 25, 26, 29
 _WIRE_VARINT, _WIRE_BYTES, _WIRE_FIXED32 = 0, 2, 5
+
+#: By field number: the largest varint that the scan takes (protobuf's parser truncates more); -1: no varint.
+_LIMITS = [-1] * 32
+for _numbers, _limit in (
+    ((1, 12, 13, 27), _ENUM_MAX),
+    ((3, 4, 10, 11, 14, 15, 16), _U32_MAX),
+    ((2, 6, 7, 8, 9, 28, 30, 31), _U64_MAX),
+    ((5,), 1),
+):
+    for _number in _numbers:
+        _LIMITS[_number] = _limit
+#: By field number, of the lists.
+_DTYPES = {number: _F32 if FIELDS[number - 1] == "entry_weight" else _U32 for number in range(17, 25)}
 
 
 def encode_varint(value: int) -> bytes:
@@ -115,114 +122,137 @@ _ONE_BYTE = [bytes((value,)) for value in range(128)]
 
 
 def _tag(number: int) -> bytes:
-    wire = _WIRE_VARINT if number in _VARINT_MAX else _WIRE_BYTES
-    return encode_varint(number << 3 | (_WIRE_FIXED32 if number == _FIXED32 else wire))
+    wire = _WIRE_BYTES if _LIMITS[number] < 0 else _WIRE_VARINT
+    return encode_varint(number << 3 | (_WIRE_FIXED32 if number == _CRC else wire))
 
 
-_LEADING = [(_tag(n), _VARINT_MAX[n]) for n in range(1, 17)]
-_LIST_TAGS = [(_tag(n), _F32 if n == 22 else _U32) for n in range(17, 25)]
-_TAG = {n: _tag(n) for n in range(25, 32)}
-_leading = attrgetter(*FIELDS[:16])
+#: Of the fields 1..16: tag and value for values below 128, tag, limit.
+_SCALARS = [([_tag(n) + value for value in _ONE_BYTE], _tag(n), _LIMITS[n]) for n in range(1, 17)]
+_LISTS = [(_tag(n), dtype) for n, dtype in _DTYPES.items()]
+_TAGS = {n: _tag(n) for n in range(25, 32)}
+_scalars_of = attrgetter(*FIELDS[:16])
 lists_of = attrgetter(*LIST_FIELDS)
-_TRAILING = attrgetter(*FIELDS[24:])
+_trailing_of = attrgetter(*FIELDS[24:])
 
 
 def encode_header(header: Header) -> bytes:
     """FrameHeader's canonical bytes. Raises ValueError or TypeError for a value the field cannot hold."""
+    return _encode(header, None)
+
+
+def encode_summed(header: Header, tensor: bytes | memoryview) -> bytes:
+    """As encode_header, after setting header.crc32c to the checksum over its lists and `tensor`."""
+    return _encode(header, tensor)
+
+
+def _encode(header: Header, summed: bytes | memoryview | None) -> bytes:
     out: list[bytes] = []
     append = out.append
-    for value, (tag, limit) in zip(_leading(header), _LEADING, strict=True):
+    for value, (small, tag, limit) in zip(_scalars_of(header), _SCALARS, strict=True):
         if value:
-            if value > limit:
+            if 0 < value < 128:
+                append(small[value])
+            elif value <= limit:
+                append(tag + encode_varint(value))
+            else:
                 raise ValueError(f"header: {value} does not fit its field")
-            append(tag)
-            append(_ONE_BYTE[value] if 0 < value < 128 else encode_varint(value))
-    for array, (tag, dtype) in zip(lists_of(header), _LIST_TAGS, strict=True):
+    crc = 0
+    for array, (tag, dtype) in zip(lists_of(header), _LISTS, strict=True):
         if array.size:
             if array.dtype != dtype or array.ndim != 1:
                 raise TypeError(f"header: expected {dtype} [n], got {array.dtype} {array.shape}")
-            append(tag)
-            append(encode_varint(array.nbytes))
-            append(array.tobytes())
-    crc, trace, retry, retry_after, message, queue, compute = _TRAILING(header)
+            piece = array.tobytes()
+            crc = extend(crc, piece)
+            append(tag + encode_varint(len(piece)))
+            append(piece)
+    if summed is not None:
+        header.crc32c = extend_tensor(crc, summed)
+    crc, trace, retry, retry_after, message, queue, compute = _trailing_of(header)
     if crc:
-        append(_TAG[25] + crc.to_bytes(4, "little"))
+        append(_TAGS[25] + crc.to_bytes(4, "little"))
     if trace:
-        append(_TAG[26] + encode_varint(len(trace)) + trace)
-    for value, number in ((retry, 27), (retry_after, 28)):
-        if value:
-            append(_TAG[number] + encode_varint(value))
+        append(_TAGS[26] + encode_varint(len(trace)) + trace)
+    if retry:
+        append(_TAGS[27] + encode_varint(retry))
+    if retry_after:
+        append(_TAGS[28] + encode_varint(retry_after))
     if message:
         text = message.encode()
-        append(_TAG[29] + encode_varint(len(text)) + text)
-    for value, number in ((queue, 30), (compute, 31)):
-        if value:
-            append(_TAG[number] + encode_varint(value))
+        append(_TAGS[29] + encode_varint(len(text)) + text)
+    if queue:
+        append(_TAGS[30] + encode_varint(queue))
+    if compute:
+        append(_TAGS[31] + encode_varint(compute))
     return b"".join(out)
 
 
-def scan_header(data: bytes, pos: int, end: int) -> Header | None:
-    """Reads canonical bytes data[pos:end]; None for anything else, which is then the full parser's."""
+def scan_header(data: bytes, pos: int, end: int) -> tuple[Header, int] | None:
+    """Reads canonical bytes data[pos:end]: the header, and the checksum over its lists. None for anything
+    else, which is then the full parser's."""
     values: list[Any] = _DEFAULTS.copy()
-    last = 0
-    while pos < end:
-        tag = data[pos]
-        pos += 1
-        if tag < 128:
-            number = tag >> 3
-        else:
-            if pos >= end or data[pos] != 1:
-                return None
-            pos += 1
-            number = tag >> 3 & 15 | 16
-        if number <= last or pos >= end:
-            return None
-        last = number
-        wire = tag & 7
-        if wire == _WIRE_FIXED32:
-            if number != _FIXED32 or end - pos < 4:
-                return None
-            values[24] = int.from_bytes(data[pos : pos + 4], "little")
-            pos += 4
-            continue
-        value = data[pos]
-        pos += 1
-        if value > 127:
-            value &= 127
-            shift = 7
-            while True:
-                if pos >= end or shift > 63:
-                    return None
-                byte = data[pos]
+    last = crc = 0
+    try:
+        # Reads behind `end` are noticed by the position after the last field.
+        while pos < end:
+            tag = data[pos]
+            if tag < 128:
+                number = tag >> 3
                 pos += 1
-                value |= (byte & 127) << shift
-                if byte < 128:
-                    break
-                shift += 7
-        limit = _VARINT_MAX.get(number)
-        if wire == _WIRE_VARINT and limit is not None:
-            if value > limit:
+            elif data[pos + 1] == 1:
+                number = tag >> 3 & 15 | 16
+                pos += 2
+            else:
                 return None
-            values[number - 1] = value
-            continue
-        if wire != _WIRE_BYTES or limit is not None or number == _FIXED32 or value > end - pos:
-            return None
-        # A slice, not a view: the arrays made of it are aligned, which a view into the frame would not be.
-        piece = data[pos : pos + value]
-        pos += value
-        if number < _FIXED32:
-            if value & 3:
+            if number <= last:
                 return None
-            values[number - 1] = np.frombuffer(piece, _F32 if number == 22 else _U32)
-        elif number == _TRACE:
-            values[25] = piece
-        else:
-            try:
-                values[28] = piece.decode()
-            except UnicodeDecodeError:
+            last = number
+            wire = tag & 7
+            if wire == _WIRE_FIXED32:
+                if number != _CRC:
+                    return None
+                values[24] = int.from_bytes(data[pos : pos + 4], "little")
+                pos += 4
+                continue
+            value = data[pos]
+            pos += 1
+            if value > 127:
+                value &= 127
+                shift = 7
+                while True:
+                    byte = data[pos]
+                    pos += 1
+                    value |= (byte & 127) << shift
+                    if byte < 128:
+                        break
+                    shift += 7
+                    if shift > 63:
+                        return None
+            if wire == _WIRE_VARINT:
+                if value > _LIMITS[number]:
+                    return None
+                values[number - 1] = value
+            elif wire != _WIRE_BYTES or not 0 < value <= end - pos:
                 return None
-    values[4] = bool(values[4])
-    return Header(*values)
+            else:
+                # A slice, not a view: the arrays made of it are aligned, which views into the frame would not
+                # be.
+                piece = data[pos : pos + value]
+                pos += value
+                if _FIRST_LIST <= number < _CRC and not value & 3:
+                    values[number - 1] = np.frombuffer(piece, _DTYPES[number])
+                    crc = extend(crc, piece)
+                elif number == _TRACE:
+                    values[25] = piece
+                elif number == _MESSAGE:
+                    values[28] = piece.decode()
+                else:
+                    return None
+    except (IndexError, UnicodeDecodeError):
+        return None
+    if pos != end:
+        return None
+    values[4] = values[4] == 1
+    return Header(*values), crc
 
 
 _DEFAULTS: list[Any] = [getattr(Header(), name) for name in FIELDS]

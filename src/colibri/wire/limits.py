@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from colibri.errors import ConfigError
 from colibri.v1 import expert_pb2
@@ -25,8 +25,13 @@ _COMPUTE_MODES = {
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """Shapes of one model as the data plane sees them. compute_mode: 'fp32' or 'bf16', which is also the
-    rows' dtype on the wire; max_rows: rows of one message. Raises ConfigError for a value out of range."""
+    """Shapes of one model as the data plane sees them.
+
+    compute_mode: 'fp32' or 'bf16', which is also the rows' dtype on the wire; max_rows: rows of one message.
+    From them: mode_number and dtype_number (of colibri.v1.ComputeMode and Dtype, in every request), row_bytes
+    (of one row of a request), result_row_bytes (of one unit of a reply). Raises ConfigError for a value out
+    of range.
+    """
 
     layers: int
     experts: int
@@ -34,6 +39,10 @@ class FrameLimits:
     hidden: int
     compute_mode: str
     max_rows: int = DEFAULT_MAX_ROWS
+    mode_number: int = field(init=False, repr=False)
+    dtype_number: int = field(init=False, repr=False)
+    row_bytes: int = field(init=False, repr=False)
+    result_row_bytes: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("layers", "experts", "top_k", "hidden", "max_rows"):
@@ -42,26 +51,11 @@ class FrameLimits:
                 raise ConfigError(name, "1 to 2^24 - 1", value)
         if self.compute_mode not in _COMPUTE_MODES:
             raise ConfigError("compute_mode", " or ".join(_COMPUTE_MODES), self.compute_mode)
-
-    @property
-    def mode_number(self) -> int:
-        """colibri.v1.ComputeMode of every request."""
-        return _COMPUTE_MODES[self.compute_mode][0]
-
-    @property
-    def dtype_number(self) -> int:
-        """colibri.v1.Dtype of a request's rows."""
-        return _COMPUTE_MODES[self.compute_mode][1]
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row in a request."""
-        return self.hidden * _COMPUTE_MODES[self.compute_mode][2]
-
-    @property
-    def result_row_bytes(self) -> int:
-        """Bytes of one unit in a reply: fp32."""
-        return self.hidden * _RESULT_ITEM
+        mode, dtype, itemsize = _COMPUTE_MODES[self.compute_mode]
+        object.__setattr__(self, "mode_number", int(mode))
+        object.__setattr__(self, "dtype_number", int(dtype))
+        object.__setattr__(self, "row_bytes", self.hidden * itemsize)
+        object.__setattr__(self, "result_row_bytes", self.hidden * _RESULT_ITEM)
 
     @property
     def max_entries(self) -> int:

@@ -1,0 +1,270 @@
+"""`python -m benchmarks.hop [--transport tcp|unix] [--rows N] [--rounds N] [--json]`: what a hop to a worker costs.
+
+Arms, alternated in one run: `echo`, a bare Python gRPC stream that answers with as many bytes; `link`, the same
+bytes as frames through a worker that computes nothing, written, read and checked on both ends; `executor`, the
+router's RemoteExecutor on top. Worker and echo server are processes of their own. Prints medians in microseconds
+and the ratio of each arm to `echo`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+HIDDEN, LAYERS, EXPERTS, TOP_K = 4096, 1, 8, 2
+MODE = "bf16"
+
+
+def serve_echo(listen: str, reply_bytes: int) -> None:
+    """The bare stream: nothing but grpc's own example of a bidirectional one, on bytes."""
+    import grpc
+
+    from colibri.transport.options import server_options
+
+    reply = bytes(reply_bytes)
+
+    def echo(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        for _ in requests:
+            yield reply
+
+    server = grpc.server(ThreadPoolExecutor(4), options=server_options(64 << 20))
+    handler = grpc.stream_stream_rpc_method_handler(echo)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", {"Echo": handler}),))
+    port = server.add_insecure_port(listen)
+    server.start()
+    target = listen if listen.startswith("unix:") else f"127.0.0.1:{port}"
+    print(json.dumps({"target": target}), flush=True)
+    signal.sigwait({signal.SIGTERM})
+
+
+def serve_worker(listen: str, model: str) -> None:
+    """A worker as it is, but for what computes: zeros at once."""
+    import numpy as np
+
+    from colibri.expert_service.assembly import WorkerServer
+    from colibri.expert_service.config import WorkerConfig
+    from colibri.kernels.api import F32, U32, Array, UnitBatch
+
+    def nothing(layer: int, x: Array, batch: UnitBatch) -> tuple[F32, U32]:
+        units = len(batch.unit_slots)
+        return np.zeros((units, x.shape[1]), np.float32), np.zeros(units, np.uint32)
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    config = WorkerConfig(Path(model), "w0", listen, MODE, backend="reference")
+    server = WorkerServer(config, run=nothing)
+    server.start()
+    print(json.dumps({"target": server.target}), flush=True)
+    signal.sigwait({signal.SIGTERM})
+    server.stop(1.0)
+
+
+def measure(rows: int, transport: str, rounds: int, calls: int) -> dict[str, list[float]]:
+    """Round trip times in seconds by arm."""
+    from colibri.models.random_mixtral import RandomMixtral, random_mixtral
+
+    with tempfile.TemporaryDirectory(prefix="colibri-hop-") as folder:
+        model = random_mixtral(
+            Path(folder, "model"),
+            RandomMixtral(
+                hidden=HIDDEN,
+                ffn=16,
+                layers=LAYERS,
+                experts=EXPERTS,
+                top_k=TOP_K,
+                heads=4,
+                kv_heads=1,
+                vocab=300,
+            ),
+        )
+        children: list[subprocess.Popen[str]] = []
+        try:
+            unix = transport == "unix"
+            worker = _child(
+                children, "worker", f"unix:{folder}/worker.sock" if unix else "127.0.0.1:0", str(model)
+            )
+            arms = _router_arms(worker, model, rows)
+            request, reply = arms.pop("sizes")
+            echo = _child(children, "echo", f"unix:{folder}/echo.sock" if unix else "127.0.0.1:0", str(reply))
+            arms = {"echo": _echo_arm(echo, request), **arms}
+            return _alternate(arms, rounds, calls)
+        finally:
+            for child in children:
+                child.send_signal(signal.SIGTERM)
+            for child in children:
+                child.wait(10)
+
+
+def _child(children: list[subprocess.Popen[str]], role: str, listen: str, argument: str) -> str:
+    command = [sys.executable, "-m", "benchmarks.hop", "--serve", role, listen, argument]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    children.append(child)
+    if child.stdout is None:
+        raise RuntimeError("a child without output")
+    return str(json.loads(child.stdout.readline())["target"])
+
+
+def _echo_arm(target: str, size: int) -> Callable[[], object]:
+    import grpc
+
+    from colibri.transport.options import channel_options
+
+    channel = grpc.insecure_channel(target, options=channel_options(64 << 20))
+    outbox: SimpleQueue[bytes] = SimpleQueue()
+    stream: Any = channel.stream_stream("/bench.Echo/Echo")(iter(outbox.get, None))
+    message = bytes(size)
+
+    def call() -> object:
+        outbox.put(message)
+        return next(stream)
+
+    return call
+
+
+def _router_arms(target: str, model: Path, rows: int) -> dict[str, Any]:
+    import numpy as np
+
+    from colibri.deadline import Deadline
+    from colibri.kernels.api import GateResult
+    from colibri.models.checkpoint import Checkpoint
+    from colibri.numerics import ExpertNumerics
+    from colibri.placement import Directory, Membership, WorkerEndpoint, spread
+    from colibri.router_service.handshake import RouterIdentity
+    from colibri.router_service.plan import plan_layer
+    from colibri.router_service.remote import RemoteExecutor
+    from colibri.transport.grpc_stream import GrpcStreamLink, open_channel
+    from colibri.v1 import expert_pb2
+    from colibri.wire.chunks import message_frames
+    from colibri.wire.frame import read_frame, verify
+    from colibri.wire.header import Header
+    from colibri.wire.limits import FrameLimits
+    from colibri.wire.units import check_result
+
+    draw = np.random.default_rng(0)
+    limits = FrameLimits(LAYERS, EXPERTS, TOP_K, HIDDEN, MODE)
+    x = draw.integers(0, 0x7F80, (rows, HIDDEN)).astype(np.uint16)
+    experts = np.argsort(draw.random((rows, EXPERTS)), axis=1)[:, :TOP_K].astype(np.uint16)
+    gate = GateResult(experts, np.full((rows, TOP_K), 0.5, np.float32), np.ones(rows, np.bool_))
+    placement = spread(LAYERS, EXPERTS, ["w0"])
+    plan = plan_layer(gate, placement.owner(0), 1)
+    batch = plan.dispatches[0].batch
+
+    link = GrpcStreamLink(open_channel(target, limits.max_frame_bytes), "w0")
+    ids = iter(range(1, 1 << 30))
+
+    def call() -> object:
+        header = Header(
+            kind=expert_pb2.FRAME_KIND_FORWARD,
+            correlation_id=next(ids),
+            epoch=1,
+            compute_mode=limits.mode_number,
+            wire_dtype=limits.dtype_number,
+            rows=rows,
+            hidden=HIDDEN,
+            units=len(batch.unit_slots),
+            group_expert=batch.group_expert,
+            group_count=batch.group_count,
+            entry_row=batch.entry_row,
+            entry_slot=batch.entry_slot,
+            entry_unit=batch.entry_unit,
+            entry_weight=batch.entry_weight,
+            unit_slots=batch.unit_slots,
+        )
+        for parts in message_frames(header, x.reshape(-1).view(np.uint8).data):
+            link.send(parts)
+        while True:
+            data = link.receive(10.0).obj
+            if not isinstance(data, bytes):
+                raise TypeError("a frame that is not bytes")
+            frame = read_frame(data)
+            verify(frame)
+            if frame.header.chunk_index == 0:
+                check_result(frame.header, len(batch.unit_slots), limits)
+            if frame.header.last_chunk:
+                return frame
+
+    checkpoint = Checkpoint.open(model)
+    membership = Membership(placement, {"w0": WorkerEndpoint("w0", 1, target)})
+    numerics = ExpertNumerics.of("reference", MODE, checkpoint.config.dtype)
+    executor = RemoteExecutor(
+        RouterIdentity("hop", checkpoint.model_hash(), numerics.id), limits, Directory(membership)
+    )
+
+    def run() -> object:
+        (result,) = executor.run(0, x, plan, membership, Deadline(), 0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    frames = rows * limits.row_bytes + 200, len(batch.unit_slots) * limits.result_row_bytes + 60
+    return {"link": call, "executor": run, "sizes": frames}
+
+
+def _alternate(arms: dict[str, Callable[[], object]], rounds: int, calls: int) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    for call in arms.values():
+        for _ in range(calls):
+            call()
+    for index in range(rounds):
+        order = list(arms) if index % 2 else list(reversed(arms))
+        for name in order:
+            call, clock = arms[name], time.perf_counter
+            for _ in range(calls):
+                begin = clock()
+                call()
+                times[name].append(clock() - begin)
+    return times
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.hop", description=__doc__)
+    parser.add_argument("--transport", choices=("tcp", "unix"), default="tcp")
+    parser.add_argument("--rows", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--calls", type=int, default=200, help="of each arm in a round")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--serve", nargs=3, metavar=("ROLE", "LISTEN", "ARGUMENT"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve:
+        role, listen, argument = args.serve
+        if role == "echo":
+            serve_echo(listen, int(argument))
+        else:
+            serve_worker(listen, argument)
+        return 0
+    times = measure(args.rows, args.transport, args.rounds, args.calls)
+    echo = statistics.median(times["echo"])
+    table = {
+        name: {
+            "median_us": statistics.median(values) * 1e6,
+            "p99_us": statistics.quantiles(values, n=100)[98] * 1e6,
+            "ratio": statistics.median(values) / echo,
+        }
+        for name, values in times.items()
+    }
+    if args.json:
+        print(json.dumps(table))
+    else:
+        print(
+            f"{args.transport}, {args.rows} row(s), {args.rounds} x {args.calls} calls, {os.cpu_count()} CPUs"
+        )
+        for name, row in table.items():
+            print(
+                f"{name:9} p50 {row['median_us']:7.0f} us  p99 {row['p99_us']:7.0f} us  {row['ratio']:.2f} x echo"
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,151 @@
+"""Frames on their way from grpc to the thread that serves their stream.
+
+grpc hands a frame over twice: to the deserialiser, on its event thread, and then to whoever asks the request
+iterator for the next one. Frames are taken at the deserialiser. While its stream has nothing to do, the
+serving thread asks the iterator itself, as a bare echo would: one hand-over per frame. While it is busy, a
+helper asks in its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+from colibri.deadline import Clock
+
+_log = logging.getLogger(__name__)
+
+#: How long the serving thread sleeps at most when nothing wakes it.
+_IDLE_S = 1.0
+
+
+class Arrival(NamedTuple):
+    """when: monotonic seconds."""
+
+    when: float
+    frame: bytes
+
+
+class Inbox:
+    """One stream's inbox. `arrived` is the deserialiser; `wake` may come from any thread; the rest is the
+    serving thread's. The helper stops asking while `max_bytes` wait."""
+
+    def __init__(self, max_bytes: int, clock: Clock) -> None:
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._frames: SimpleQueue[Arrival | None] = SimpleQueue()
+        self._requests: Iterator[bytes] = iter(())
+        self._changed = threading.Condition()
+        self._bytes = 0
+        self._asking = False
+        self._following = False
+        self._busy = False
+        self._helper: threading.Thread | None = None
+        self.ended = False
+
+    def attach(self, requests: Iterator[bytes]) -> None:
+        """The call's request iterator. Before this nothing arrives."""
+        self._requests = requests
+
+    def arrived(self, frame: bytes) -> bytes:
+        # On grpc's event thread, which serves every call of the process: nothing here may wait.
+        with self._changed:
+            self._bytes += len(frame)
+        self._frames.put(Arrival(self._clock(), frame))
+        return frame
+
+    def wake(self) -> None:
+        """Ends a `wait` of a busy stream."""
+        self._frames.put(None)
+
+    def empty(self) -> bool:
+        """Whether no frame waits. For any thread."""
+        return not self._bytes
+
+    def take(self) -> Arrival | None:
+        """A frame that is there already."""
+        frames = self._frames
+        while not frames.empty():  # nobody else takes any
+            item = frames.get()
+            if item is not None:
+                self._leave(item)
+                return item
+        return None
+
+    def set_busy(self, busy: bool) -> None:
+        """Whether the serving thread will not wait here soon, or waits for more than a frame."""
+        if busy == self._busy:
+            return
+        with self._changed:
+            self._busy = busy
+            if busy:
+                if self._helper is None:
+                    self._helper = threading.Thread(target=self._help, name="colibri-frames", daemon=True)
+                    self._helper.start()
+                self._changed.notify_all()
+
+    def wait(self) -> Arrival | None:
+        """The next frame; None when there is something else to look at: a call of `wake`, the end, a second's
+        time.
+
+        `wake` is only sure to be noticed by a busy stream.
+        """
+        with self._changed:
+            lead = not self._asking and not self._busy and not self.ended
+            self._asking = self._asking or lead
+            self._following = not lead
+        if lead:
+            self._ask()
+            with self._changed:
+                self._asking = False
+            return self.take()
+        try:
+            item = self._frames.get(timeout=_IDLE_S)
+        except Empty:
+            return None
+        finally:
+            self._following = False
+        if item is not None:
+            self._leave(item)
+        return item
+
+    def close(self) -> None:
+        """Nothing is read any more."""
+        with self._changed:
+            self.ended = True
+            self._changed.notify_all()
+        self.wake()
+
+    def _leave(self, item: Arrival) -> None:
+        with self._changed:
+            self._bytes -= len(item.frame)
+            if self._busy:
+                self._changed.notify_all()
+
+    def _ask(self) -> None:
+        try:
+            next(self._requests)
+        except StopIteration:
+            self.ended = True
+        except Exception as error:
+            # grpc raises a bare error here when the peer is gone; the call's own callback says so, too.
+            _log.debug("a stream of requests broke: %r", error)
+            self.ended = True
+
+    def _help(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self.ended or (self._busy and not self._asking and self._bytes <= self._max_bytes)
+                )
+                if self.ended:
+                    return
+                self._asking = True
+            self._ask()
+            with self._changed:
+                self._asking = False
+                if self.ended or (self._following and not self._busy):
+                    self.wake()
