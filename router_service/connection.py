@@ -99,7 +99,7 @@ class Connection:
         message = Message(header.correlation_id, header.attempt, header.units)
         with self._lock:
             if self._lost is not None:
-                raise self._lost
+                raise self._lost.with_traceback(None)
             if len(self._in_flight) >= MAX_IN_FLIGHT:
                 raise Busy(f"{self.peer}: {MAX_IN_FLIGHT} messages wait for answers already", peer=self.peer)
             self._in_flight[message.correlation_id] = message
@@ -136,7 +136,7 @@ class Connection:
             # This thread read, or was woken to read and needs it no more: the next one must.
             self._hand_over()
         if message.error is not None:
-            raise message.error
+            raise message.error.with_traceback(None)  # shared by all that were in flight
         if message.reply is None:
             raise FrameError(f"{self.peer}: a message without outcome", peer=self.peer)
         return message.reply

@@ -125,7 +125,7 @@ class Connections:
                     raise WorkerLost(text, peer=name)
                 old.close()
             if slot.failure is not None and slot.failed == endpoint and self._clock() < slot.retry_at:
-                raise slot.failure
+                raise slot.failure.with_traceback(None)
             if self._closed:
                 raise WorkerLost(f"{name}: the router is closed", peer=name)
             return self._open(slot, endpoint, deadline)
