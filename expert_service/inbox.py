@@ -12,14 +12,14 @@ import logging
 import threading
 from collections.abc import Iterator
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from colibri.deadline import Clock
 
 _log = logging.getLogger(__name__)
 
 #: How long the serving thread sleeps at most when nothing wakes it.
-_IDLE_S = 1.0
+IDLE_S = 1.0
 
 
 class Arrival(NamedTuple):
@@ -27,6 +27,24 @@ class Arrival(NamedTuple):
 
     when: float
     frame: bytes
+
+
+class FrameInbox(Protocol):
+    """What a stream reads from. `wake` may come from any thread, as may `empty`; the rest is the serving thread's.
+
+    ended: nothing more will come. take: a frame that is there already. wait: the next frame; None when there is
+    something else to look at: a call of `wake`, the end, a second's time. set_busy: whether the serving thread will not
+    wait here soon. close: nothing is read any more.
+    """
+
+    ended: bool
+
+    def wake(self) -> None: ...
+    def empty(self) -> bool: ...
+    def take(self) -> Arrival | None: ...
+    def set_busy(self, busy: bool) -> None: ...
+    def wait(self) -> Arrival | None: ...
+    def close(self) -> None: ...
 
 
 class Inbox:
@@ -103,7 +121,7 @@ class Inbox:
                 self._asking = False
             return self.take()
         try:
-            item = self._frames.get(timeout=_IDLE_S)
+            item = self._frames.get(timeout=IDLE_S)
         except Empty:
             return None
         finally:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -11,13 +14,19 @@ from typing import Any
 import grpc
 
 from colibri import __version__
-from colibri.errors import Busy, NumericsMismatch, ShuttingDown
+from colibri.errors import Busy, DeadlineExpired, InvalidInput, NumericsMismatch, ShuttingDown
+from colibri.expert_service.inbox import Inbox
 from colibri.expert_service.pinning import Placed, read_placement
 from colibri.expert_service.process_facts import count_threads, open_fds
+from colibri.expert_service.ring_inbox import RingInbox
 from colibri.expert_service.store import Key, WeightStore
 from colibri.expert_service.stream import ExchangeStream, Worker
 from colibri.rpc.server import Service
+from colibri.transport._shared_ring import SharedRing
 from colibri.transport.grpc_stream import EXCHANGE_METHOD
+from colibri.transport.host import host_id
+from colibri.transport.link import SEND_TIMEOUT_S
+from colibri.transport.shared_memory import LAYOUT, TOKEN_BYTES, ring_bytes
 from colibri.v1 import expert_pb2
 from colibri.wire.protocol import PROTOCOL_MAX, PROTOCOL_MIN
 
@@ -95,6 +104,7 @@ class ExpertServicer:
             max_message_bytes=worker.limits.max_request_bytes,
             max_rows=worker.limits.max_rows,
             max_queued=worker.max_requests,
+            host=host_id(),
         )
 
     def load(
@@ -159,6 +169,9 @@ class ExpertServicer:
                 messages.HandshakeRequest.FromString,
                 messages.HandshakeReply.SerializeToString,
             ),
+            "Attach": grpc.unary_stream_rpc_method_handler(
+                self.attach, messages.AttachRequest.FromString, messages.AttachReply.SerializeToString
+            ),
             "Load": grpc.unary_stream_rpc_method_handler(
                 self.load, messages.LoadRequest.FromString, messages.LoadProgress.SerializeToString
             ),
@@ -174,19 +187,38 @@ class ExpertServicer:
         )
 
     def _open_stream(self) -> grpc.RpcMethodHandler[bytes, bytes]:
-        stream = ExchangeStream(self._worker)
+        worker = self._worker
+        inbox = Inbox(max(worker.max_bytes, worker.limits.max_frame_bytes), worker.clock)
+        stream = ExchangeStream(worker, inbox)
 
         def exchange(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-            self._enter(stream)
-            try:
-                yield from stream.run(requests, context)
-            finally:
-                with self._lock:
-                    self._streams.discard(stream)
+            with self._entered(stream):
+                inbox.attach(requests)
+                yield from stream.run(context)
 
-        return grpc.stream_stream_rpc_method_handler(exchange, stream.arrived, None)
+        return grpc.stream_stream_rpc_method_handler(exchange, inbox.arrived, None)
 
-    def _enter(self, stream: ExchangeStream) -> None:
+    def attach(
+        self, request: expert_pb2.AttachRequest, context: grpc.ServicerContext
+    ) -> Iterator[expert_pb2.AttachReply]:
+        worker = self._worker
+        if not request.host or request.host != host_id():
+            raise InvalidInput("host", "the host of this worker", request.host or "none")
+        if request.layout != LAYOUT:
+            raise InvalidInput("layout", str(LAYOUT), request.layout)
+        token = secrets.token_bytes(TOKEN_BYTES)
+        ring = SharedRing.create(ring_bytes(worker.limits.max_frame_bytes), token)
+        stream = ExchangeStream(worker, RingInbox(ring, worker.clock))
+        with self._entered(stream), contextlib.closing(ring), contextlib.suppress(ConnectionError):
+            yield expert_pb2.AttachReply(pid=os.getpid(), fd=ring.fd, token=token)
+            for frame in stream.run(context):
+                if not ring.write((frame,), SEND_TIMEOUT_S):
+                    raise DeadlineExpired(
+                        f"{worker.name}: the router took no reply within {SEND_TIMEOUT_S:g} s"
+                    )
+
+    @contextlib.contextmanager
+    def _entered(self, stream: ExchangeStream) -> Iterator[None]:
         name = self._worker.name
         with self._lock:
             if self._worker.draining.is_set():
@@ -198,6 +230,11 @@ class ExpertServicer:
                     retry_after_s=1.0,
                 )
             self._streams.add(stream)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._streams.discard(stream)
 
     def _busy(self) -> bool:
         with self._lock:

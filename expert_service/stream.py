@@ -29,7 +29,7 @@ from colibri.errors import (
 )
 from colibri.expert_service.counters import Counters
 from colibri.expert_service.epochs import Epochs
-from colibri.expert_service.inbox import Arrival, Inbox
+from colibri.expert_service.inbox import Arrival, FrameInbox
 from colibri.expert_service.queue import ExecutionQueue, Key, Lane, Work
 from colibri.expert_service.replies import error_header, result_header
 from colibri.kernels.api import F32, U32, Array, UnitBatch
@@ -80,14 +80,11 @@ class _Sending:
 
 
 class ExchangeStream:
-    """State of one call of Exchange. `arrived` is the deserialiser of its requests, `run` its behaviour.
+    """State of one call of Exchange or Attach. All of it but the inbox belongs to the call's thread."""
 
-    All state but the inbox belongs to the call's thread.
-    """
-
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, inbox: FrameInbox) -> None:
         self._worker = worker
-        self._inbox = Inbox(max(worker.max_bytes, worker.limits.max_frame_bytes), worker.clock)
+        self._inbox = inbox
         self._broken = False
         self._lane = Lane(self._inbox.wake)
         self._partial = Reassembler(worker.max_requests, worker.max_bytes)
@@ -99,16 +96,13 @@ class ExchangeStream:
         self._seconds_per_entry = inf
 
     @property
-    def arrived(self) -> Callable[[bytes], bytes]:
-        return self._inbox.arrived
-
-    @property
     def busy(self) -> bool:
         """Whether something that came in has not been answered yet. For any thread."""
         return bool(self._in_flight or self._answers) or not self._inbox.empty()
 
-    def run(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Ends when the peer has sent its last request and got every reply, or when the worker has drained.
+    def run(self, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """The replies' frames. Ends when the peer has sent its last request and got every reply, or when the
+        worker has drained.
 
         Raises FrameError for bytes that are no frame.
         """
@@ -116,7 +110,6 @@ class ExchangeStream:
         try:
             if not context.add_callback(self._break):
                 return
-            self._inbox.attach(requests)
             while not self._finished():
                 yield from self._step()
         finally:

@@ -3,9 +3,12 @@ it."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
+
+import grpc
 
 from colibri.deadline import Clock, Deadline
 from colibri.errors import ColibriError, DeadlineExpired, WorkerLost
@@ -13,7 +16,12 @@ from colibri.placement import Membership, WorkerEndpoint
 from colibri.router_service.connection import Connection
 from colibri.router_service.handshake import RouterIdentity, shake_hands
 from colibri.transport.grpc_stream import GrpcStreamLink, open_channel
+from colibri.transport.host import host_id
+from colibri.transport.link import Link, LinkKind
+from colibri.transport.shared_memory import SharedMemoryLink
 from colibri.wire.limits import FrameLimits
+
+_log = logging.getLogger(__name__)
 
 #: After a failed connection the same endpoint is not tried again for so long, seconds.
 RECONNECT_AFTER_S = 0.25
@@ -21,20 +29,34 @@ RECONNECT_AFTER_S = 0.25
 Connect = Callable[[WorkerEndpoint, float], Connection]
 
 
-def grpc_connector(identity: RouterIdentity, limits: FrameLimits, on_late: Callable[[], None]) -> Connect:
+def connector(
+    identity: RouterIdentity, limits: FrameLimits, on_late: Callable[[], None], kind: LinkKind = LinkKind.AUTO
+) -> Connect:
     """Connects over a gRPC channel of its own; see shake_hands for what it raises."""
 
     def connect(endpoint: WorkerEndpoint, timeout_s: float) -> Connection:
         channel = open_channel(endpoint.target, limits.max_frame_bytes)
         try:
             hello = shake_hands(channel, endpoint, identity, timeout_s)
-            link = GrpcStreamLink(channel, endpoint.name)
+            link = _open_link(channel, endpoint.name, hello.host, kind, timeout_s)
         except BaseException:
             channel.close()
             raise
         return Connection(endpoint, link, limits, hello.max_rows, on_close=channel.close, on_late=on_late)
 
     return connect
+
+
+def _open_link(channel: grpc.Channel, name: str, host: str, kind: LinkKind, timeout_s: float) -> Link:
+    """Shared memory with a worker of this host, the gRPC stream otherwise and where memory cannot be shared."""
+    if kind is LinkKind.SHARED_MEMORY or (kind is LinkKind.AUTO and host and host == host_id()):
+        try:
+            return SharedMemoryLink(channel, name, host_id(), timeout_s)
+        except ColibriError as error:
+            if kind is LinkKind.SHARED_MEMORY:
+                raise
+            _log.warning("%s: no shared memory, so frames go through gRPC: %s", name, error.message)
+    return GrpcStreamLink(channel, name)
 
 
 class _Slot:

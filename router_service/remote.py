@@ -18,12 +18,13 @@ from colibri.errors import ColibriError, DeadlineExpired, InvalidInput, WorkerLo
 from colibri.kernels.api import Array
 from colibri.placement import Directory, Membership
 from colibri.router_service.connection import Connection, Message
-from colibri.router_service.connections import Connections, grpc_connector
+from colibri.router_service.connections import Connections, connector
 from colibri.router_service.executor import PartResult, rows_of
 from colibri.router_service.handshake import RouterIdentity
 from colibri.router_service.plan_types import Dispatch, LayerPlan
 from colibri.router_service.replies import outcome
 from colibri.router_service.stats import ExchangeTimes, Recorder
+from colibri.transport.link import LinkKind
 from colibri.v1 import expert_pb2
 from colibri.wire.header import Header
 from colibri.wire.limits import FrameLimits
@@ -54,6 +55,7 @@ class RemoteExecutor:
         limits: FrameLimits,
         directory: Directory,
         *,
+        link: LinkKind = LinkKind.AUTO,
         wait_s: float = WAIT_S,
         connect_s: float = CONNECT_S,
         clock: Clock = time.monotonic,
@@ -65,7 +67,7 @@ class RemoteExecutor:
         self._clock = clock
         self._ids = itertools.count(1)
         self._times = Recorder(ExchangeTimes())
-        connect = grpc_connector(identity, limits, lambda: self._times.add(ExchangeTimes(late_replies=1)))
+        connect = connector(identity, limits, lambda: self._times.add(ExchangeTimes(late_replies=1)), link)
         self._connections = Connections(connect, connect_s, clock)
         self._closing = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="colibri-directory", daemon=True)

@@ -26,6 +26,7 @@ from colibri.coordinator.request import GenerationRequest
 from colibri.deadline import Deadline
 from colibri.generation import Tokens
 from colibri.kernels.api import SamplingParams
+from colibri.transport.link import LinkKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,11 @@ def greedy(prompt: Sequence[int], new: int, name: str) -> GenerationRequest:
 class Ours:
     """A deployment that stays up, so that its runs can alternate with another arm's."""
 
-    def __init__(self, model: Path, workers: int, *, chunk: int = 512, kv_tokens: int = 2048) -> None:
+    def __init__(
+        self, model: Path, workers: int, *, link: str = "auto", chunk: int = 512, kv_tokens: int = 2048
+    ) -> None:
         engine = EngineOptions(max_batch_rows=512, prefill_chunk=chunk, kv_tokens=kv_tokens)
-        options = DeploymentOptions(model, workers, engine=engine)
+        options = DeploymentOptions(model, workers, link=LinkKind(link), engine=engine)
         self.deployment: Deployment = assemble(options, Phases(), Loading(False), lambda text: None)
 
     def run(self, prompt: Sequence[int], new: int) -> Speed:

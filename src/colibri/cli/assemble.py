@@ -43,6 +43,7 @@ from colibri.router_service.handshake import RouterIdentity
 from colibri.router_service.remote import RemoteExecutor
 from colibri.router_service.router import MoeRouter
 from colibri.transport.address import parse_address
+from colibri.transport.link import LinkKind
 from colibri.wire.limits import FrameLimits
 
 
@@ -56,6 +57,7 @@ class DeploymentOptions:
     backend: str = "cpu"
     threads: int | None = None
     transport: str = "unix"
+    link: LinkKind = LinkKind.AUTO
     engine: EngineOptions = field(default_factory=EngineOptions)
 
 
@@ -124,7 +126,9 @@ def assemble(
             phases.mark("experts loaded")
         else:
             launcher.wait_serving()
-            executor = _connect(checkpoint, mode, expert_numerics, directory, "coordinator", undo)
+            executor = _connect(
+                checkpoint, mode, expert_numerics, directory, "coordinator", options.link, undo
+            )
             phases.mark("connected")
         router = MoeRouter(backend, mode, gates, config.top_k, directory, executor)
         stack = DecoderStack(weights, backend)
@@ -152,6 +156,7 @@ def assemble_router(
     backend_name: str,
     threads: int | None,
     find_timeout_s: float,
+    link: LinkKind,
     loading: Loading,
     undo: contextlib.ExitStack,
     log: Callable[[str], None] = say,
@@ -174,7 +179,7 @@ def assemble_router(
     )
     undo.callback(workers.close)
     directory = workers.wait_serving()
-    executor = _connect(checkpoint, mode, numerics, directory, "router", undo)
+    executor = _connect(checkpoint, mode, numerics, directory, "router", link, undo)
     router = MoeRouter(backend, mode, gates, config.top_k, directory, executor)
     return RouterParts(router, checkpoint.model_hash(), numerics.id, directory.current().placement.workers)
 
@@ -205,12 +210,14 @@ def _connect(
     numerics: ExpertNumerics,
     directory: Directory,
     name: str,
+    link: LinkKind,
     undo: contextlib.ExitStack,
 ) -> RemoteExecutor:
     """Shakes hands with every worker of the directory. Raises the first refusal."""
     config = checkpoint.config
     limits = FrameLimits(config.layers, config.experts, config.top_k, config.hidden, mode.value)
-    executor = RemoteExecutor(RouterIdentity(name, checkpoint.model_hash(), numerics.id), limits, directory)
+    identity = RouterIdentity(name, checkpoint.model_hash(), numerics.id)
+    executor = RemoteExecutor(identity, limits, directory, link=link)
     undo.callback(executor.close)
     for error in executor.connect().values():
         raise error

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 COMPUTE_MODES = ("fp32", "bf16")
 BACKENDS = ("cpu", "reference")
+#: Values of colibri.transport.link.LinkKind, which is not imported here: --help stays quick.
+LINKS = ("auto", "grpc", "shared-memory")
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +53,7 @@ def add_deployment(parser: argparse.ArgumentParser, workers: int) -> None:
     parser.add_argument(
         "--transport", choices=("unix", "tcp"), default="unix", help="how this process reaches its workers"
     )
+    add_link(parser)
     parser.add_argument(
         "--kv-page", type=int, choices=(8, 16, 32, 64), default=16, help="positions of a page of the KV cache"
     )
@@ -67,6 +70,16 @@ def add_deployment(parser: argparse.ArgumentParser, workers: int) -> None:
         default=128,
         metavar="N",
         help="rows of prefill in a step",
+    )
+
+
+def add_link(parser: argparse.ArgumentParser) -> None:
+    """What a router's own connections have."""
+    parser.add_argument(
+        "--link",
+        choices=LINKS,
+        default="auto",
+        help="what carries rows to the workers; auto: shared memory on one host, gRPC between hosts",
     )
 
 
@@ -111,6 +124,7 @@ def deployment_options(args: argparse.Namespace, model: Path) -> DeploymentOptio
     """What `add_deployment` read. Raises ConfigError for values that exclude one another."""
     from colibri.cli.assemble import DeploymentOptions
     from colibri.coordinator.engine import EngineOptions
+    from colibri.transport.link import LinkKind
 
     limits = {name: getattr(args, name) for name in ("max_running", "max_queued") if hasattr(args, name)}
     engine = EngineOptions(
@@ -123,5 +137,6 @@ def deployment_options(args: argparse.Namespace, model: Path) -> DeploymentOptio
         backend=args.backend,
         threads=getattr(args, "threads", None),
         transport=args.transport,
+        link=LinkKind(args.link),
         engine=engine,
     )

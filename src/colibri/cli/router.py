@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_listen(parser, "127.0.0.1:50052")
     options.add_numerics(parser)
+    options.add_link(parser)
     parser.add_argument(
         "--max-rows", type=integer(1, 65536), default=4096, metavar="N", help="rows of one call"
     )
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.terminal import StopSignals, say
     from colibri.router_service.servicer import RouterServicer, max_message_bytes
     from colibri.rpc.server import build_server
+    from colibri.transport.link import LinkKind
     from colibri.transport.options import server_options
 
     check_free(args.listen, "--listen")
@@ -54,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
                 args.backend,
                 getattr(args, "threads", None),
                 args.find_timeout,
+                LinkKind(args.link),
                 loading,
                 stack,
             )

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 import grpc
 
 from colibri.errors import DeadlineExpired, WorkerLost
-from colibri.transport.link import SEND_TIMEOUT_S
+from colibri.transport.link import SEND_TIMEOUT_S, LinkKind
 from colibri.transport.options import channel_options
 
 EXCHANGE_METHOD = "/colibri.v1.Expert/Exchange"
@@ -48,6 +48,10 @@ class GrpcStreamLink:
         self._call = exchange(self._outbox)
         self._pump = threading.Thread(target=self._ask_for_frames, name=f"link {peer}", daemon=True)
         self._pump.start()
+
+    @property
+    def kind(self) -> LinkKind:
+        return LinkKind.GRPC
 
     @property
     def peer(self) -> str:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import Protocol
 
 #: Bound of a send that the peer does not accept, seconds.
 SEND_TIMEOUT_S = 30.0
+
+
+class LinkKind(enum.Enum):
+    """Which link a router opens. AUTO: shared memory with a worker of the same host, else gRPC."""
+
+    AUTO = "auto"
+    GRPC = "grpc"
+    SHARED_MEMORY = "shared-memory"
 
 
 class Link(Protocol):
@@ -15,6 +24,11 @@ class Link(Protocol):
     A link that raised WorkerLost is dead for good: everything in flight on it is lost and it is never read
     again.
     """
+
+    @property
+    def kind(self) -> LinkKind:
+        """What carries the frames; never AUTO."""
+        ...
 
     @property
     def peer(self) -> str:

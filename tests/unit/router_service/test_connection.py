@@ -19,6 +19,7 @@ from colibri.deadline import Deadline
 from colibri.errors import Busy, ColibriError, DeadlineExpired, FrameError, WorkerLost
 from colibri.placement import WorkerEndpoint
 from colibri.router_service.connection import MAX_IN_FLIGHT, Connection, Message
+from colibri.transport.link import LinkKind
 from colibri.v1 import expert_pb2
 from colibri.wire.chunks import Reassembler, message_frames
 from colibri.wire.frame import Frame, read_frame, verify
@@ -35,6 +36,7 @@ class MemoryLink:
     """A Link to a worker on the other side of two queues in this process."""
 
     peer = "w7"
+    kind = LinkKind.GRPC
 
     def __init__(self) -> None:
         self.sent: queue.SimpleQueue[bytes] = queue.SimpleQueue()

@@ -1,0 +1,109 @@
+#include "ring_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+namespace colibri {
+
+namespace {
+
+constexpr uint64_t kMagic = 0x31676e6972696c63;  // "clirring1", little-endian, cut to eight bytes
+constexpr uint64_t kPage = 4096, kMinRing = 4096, kMaxRing = uint64_t{1} << 30;
+
+struct Header {
+  uint64_t magic;
+  uint64_t ring_bytes;
+  uint8_t token[kTokenBytes];
+  alignas(64) RingControl control[2];
+};
+static_assert(sizeof(Header) <= kPage, "the header has one page");
+
+[[noreturn]] void fail(const std::string& what, int error = 0) {
+  throw std::runtime_error("shared memory: " + what + (error ? std::string(": ") + std::strerror(error) : ""));
+}
+
+uint64_t segment_bytes(uint64_t ring_bytes) { return kPage + 2 * ring_bytes; }
+
+void check_arguments(uint64_t ring_bytes, const std::string& token) {
+  if (ring_bytes < kMinRing || ring_bytes > kMaxRing || (ring_bytes & (ring_bytes - 1)))
+    fail("ring_bytes: expected a power of two from 4096 to 2^30, got " + std::to_string(ring_bytes));
+  if (token.size() != kTokenBytes) fail("token: expected 16 bytes, got " + std::to_string(token.size()));
+}
+
+void* map(int fd, uint64_t bytes) {
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) {
+    const int error = errno;
+    close(fd);
+    fail("cannot map it", error);
+  }
+  return base;
+}
+
+}  // namespace
+
+RingMemory RingMemory::create(uint64_t ring_bytes, const std::string& token) {
+  check_arguments(ring_bytes, token);
+  const int fd = memfd_create("colibri-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) fail("cannot create it", errno);
+  const uint64_t bytes = segment_bytes(ring_bytes);
+  // Sealed, so that a peer cannot cut it short and kill this process by SIGBUS.
+  if (ftruncate(fd, static_cast<off_t>(bytes)) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+    const int error = errno;
+    close(fd);
+    fail("cannot size and seal it", error);
+  }
+  auto* header = new (map(fd, bytes)) Header{};
+  header->ring_bytes = ring_bytes;
+  std::memcpy(header->token, token.data(), kTokenBytes);
+  header->magic = kMagic;
+  return RingMemory(fd, header, ring_bytes);
+}
+
+RingMemory RingMemory::open(const std::string& path, const std::string& token) {
+  check_arguments(kMinRing, token);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) fail("cannot open the worker's descriptor", errno);
+  struct stat facts;
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (fstat(fd, &facts) || seals < 0 || !(seals & F_SEAL_SHRINK) || facts.st_size < static_cast<off_t>(kPage)) {
+    close(fd);
+    fail("the worker's descriptor is no sealed memory");
+  }
+  const auto bytes = static_cast<uint64_t>(facts.st_size);
+  void* base = map(fd, bytes);
+  const auto* header = static_cast<const Header*>(base);
+  const uint64_t ring_bytes = header->ring_bytes;
+  const bool sized = ring_bytes >= kMinRing && ring_bytes <= kMaxRing && !(ring_bytes & (ring_bytes - 1));
+  if (header->magic != kMagic || !sized || segment_bytes(ring_bytes) != bytes ||
+      std::memcmp(header->token, token.data(), kTokenBytes)) {
+    munmap(base, bytes);
+    close(fd);
+    fail("the worker's descriptor is not the memory that it offered");
+  }
+  close(fd);  // the mapping holds the memory
+  return RingMemory(-1, base, ring_bytes);
+}
+
+RingMemory::RingMemory(RingMemory&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), base_(std::exchange(other.base_, nullptr)), ring_bytes_(other.ring_bytes_) {}
+
+RingMemory::~RingMemory() {
+  if (base_) munmap(base_, segment_bytes(ring_bytes_));
+  if (fd_ >= 0) close(fd_);
+}
+
+Ring RingMemory::ring(int direction) const {
+  auto* data = static_cast<uint8_t*>(base_) + kPage + static_cast<uint64_t>(direction) * ring_bytes_;
+  return Ring(&static_cast<Header*>(base_)->control[direction], data, ring_bytes_);
+}
+
+}  // namespace colibri
