@@ -7,14 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from colibri.cluster.expert_calls import ask_status, load_experts
+from colibri.cluster.expert_calls import WorkerProgress, ask_status, load_experts
 from colibri.cluster.membership import MembershipPublisher
 from colibri.deadline import Clock, Deadline
 from colibri.errors import ColibriError, InvalidInput
 from colibri.placement import Directory, Placement, WorkerEndpoint
-
-#: (worker, experts loaded, experts to load, bytes loaded)
-Progress = Callable[[str, int, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,7 @@ class AttachedWorkers:
         place: Callable[[Sequence[str]], Placement],
         options: AttachOptions | None = None,
         *,
-        progress: Progress = lambda worker, done, total, nbytes: None,
+        progress: WorkerProgress = lambda worker, done, total, nbytes: None,
         log: Callable[[str], None] = lambda line: None,
         clock: Clock = time.monotonic,
     ) -> None:

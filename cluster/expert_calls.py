@@ -15,6 +15,8 @@ from colibri.v1 import expert_pb2, expert_pb2_grpc
 
 #: (experts loaded, experts to load, bytes loaded)
 LoadProgress = Callable[[int, int, int], None]
+#: (worker, experts loaded, experts to load, bytes loaded)
+WorkerProgress = Callable[[str, int, int, int], None]
 
 _STATUS_TIMEOUT_S = 5.0
 

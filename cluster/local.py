@@ -3,87 +3,30 @@ die."""
 
 from __future__ import annotations
 
-import enum
 import itertools
-import os
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from colibri.cluster.child import WorkerProcess
 from colibri.cluster.cpu_list import format_cpu_list
-from colibri.cluster.expert_calls import load_experts
+from colibri.cluster.expert_calls import WorkerProgress, load_experts
+from colibri.cluster.launch import (
+    LOADED,
+    UP,
+    LaunchOptions,
+    WorkerState,
+    WorkerStatus,
+    worker_command,
+)
 from colibri.cluster.membership import MembershipPublisher
 from colibri.cluster.pinning_plan import WorkerPin
 from colibri.cluster.run_folder import RunFolder
 from colibri.deadline import Clock, Deadline
 from colibri.errors import ColibriError, InvalidInput, WorkerLost
 from colibri.placement import Directory, Placement, WorkerEndpoint
-
-#: Milestones.
-UP = "workers up"
-LOADED = "experts loaded"
-
-#: (worker, experts loaded, experts to load, bytes loaded)
-Progress = Callable[[str, int, int, int], None]
-
-
-class WorkerState(enum.Enum):
-    STARTING = "starting"
-    LOADING = "loading"
-    SERVING = "serving"
-    WAITING = "waiting to be restarted"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchOptions:
-    """What every worker of a deployment shares. Times in seconds.
-
-    transport: 'unix' or 'tcp' (loopback, a free port). After a death the next life begins after `backoff_s`,
-    doubled from death to death up to `backoff_max_s`; a life of `stable_s` starts the count anew.
-    """
-
-    model: Path
-    compute_mode: str
-    transport: str = "unix"
-    backend: str = "cpu"
-    ready_timeout_s: float = 60.0
-    load_timeout_s: float = 1800.0
-    stop_grace_s: float = 5.0
-    backoff_s: float = 0.1
-    backoff_max_s: float = 10.0
-    stable_s: float = 60.0
-    run_folder_parent: Path | None = None
-    env: Mapping[str, str] | None = None
-
-    def __post_init__(self) -> None:
-        if self.transport not in ("unix", "tcp"):
-            raise InvalidInput("transport", "unix or tcp", self.transport)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStatus:
-    """`incarnation`, `pid`, `target`: of the present or last life. `cpus_allowed`, `isa`, `experts`,
-    `weight_bytes`: as the worker itself reports them once loaded. `deaths`: lives that ended by themselves;
-    `last_error`: how the last did."""
-
-    name: str
-    state: WorkerState
-    pin: WorkerPin
-    incarnation: int = 0
-    pid: int = 0
-    target: str = ""
-    cpus_allowed: tuple[int, ...] = ()
-    oversubscribed: bool = False
-    isa: str = ""
-    experts: int = 0
-    weight_bytes: int = 0
-    deaths: int = 0
-    last_error: str = ""
 
 
 @dataclass(slots=True)
@@ -112,7 +55,7 @@ class LocalLauncher:
         placement: Placement,
         pins: tuple[WorkerPin, ...],
         *,
-        progress: Progress = lambda worker, done, total, nbytes: None,
+        progress: WorkerProgress = lambda worker, done, total, nbytes: None,
         milestone: Callable[[str], None] = lambda name: None,
         log: Callable[[str], None] = lambda line: None,
         clock: Clock = time.monotonic,
@@ -210,6 +153,17 @@ class LocalLauncher:
 
     def _keep_running(self, slot: _Slot) -> None:
         """The whole life of a slot, on its own thread: which also is the parent that its workers die with."""
+        try:
+            self._live(slot)
+        except Exception as error:  # a fault of ours must not leave `start` waiting
+            name = slot.status.name
+            slot.failure = ColibriError(f"worker {name} is not minded any more: {error!r}", peer=name)
+            self._log(slot.failure.message)
+        finally:
+            self._note(slot, state=WorkerState.STOPPED)
+            slot.loaded_once.set()
+
+    def _live(self, slot: _Slot) -> None:
         name, backoff = slot.status.name, self._options.backoff_s
         while not self._closing.is_set():
             served_since = None
@@ -233,7 +187,6 @@ class LocalLauncher:
                 break
             if not slot.loaded_once.is_set():
                 slot.failure = failure
-                slot.loaded_once.set()
                 break
             if served_since is not None and self._clock() - served_since >= self._options.stable_s:
                 backoff = self._options.backoff_s
@@ -242,14 +195,14 @@ class LocalLauncher:
             self._log(f"{failure.message}; starting it again in {backoff:g} s")
             self._closing.wait(backoff)
             backoff = min(2 * backoff, self._options.backoff_max_s)
-        self._note(slot, state=WorkerState.STOPPED)
-        slot.loaded_once.set()
 
     def _spawn(self, slot: _Slot) -> WorkerProcess | None:
         """None once the launcher closes: decided under the lock, so that `close` sees every process there
         is."""
         incarnation = next(self._incarnations)
-        argv = self._command(slot, incarnation)
+        unix = self._options.transport == "unix"
+        listen = f"unix:{self._socket(slot, incarnation)}" if unix else "127.0.0.1:0"
+        argv = worker_command(self._options, slot.status.name, incarnation, listen, slot.status.pin)
         with self._lock:
             if self._closing.is_set():
                 return None
@@ -316,28 +269,6 @@ class LocalLauncher:
         if self._folder is None:
             raise RuntimeError("the folder is made before any worker starts")
         return self._folder.path / f"{slot.index}.{incarnation}.sock"
-
-    def _command(self, slot: _Slot, incarnation: int) -> list[str]:
-        unix = self._options.transport == "unix"
-        pin = slot.status.pin
-        return [
-            sys.executable,
-            "-P",  # a file of the user's in the working directory must not stand in for a module
-            "-m",
-            "colibri.cli.main",
-            "expert",
-            str(self._options.model),
-            f"--name={slot.status.name}",
-            f"--incarnation={incarnation}",
-            f"--listen=unix:{self._socket(slot, incarnation)}" if unix else "--listen=127.0.0.1:0",
-            f"--compute-mode={self._options.compute_mode}",
-            f"--backend={self._options.backend}",
-            f"--threads={pin.threads}",
-            f"--cpus={format_cpu_list(pin.cpus)}",
-            f"--numa-node={pin.numa_node}",
-            f"--parent-pid={os.getpid()}",
-            *(["--oversubscribed"] if pin.oversubscribed else []),
-        ]
 
     def _reach(self, milestone: str, slot: _Slot) -> None:
         with self._lock:

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from colibri.cluster.cpu_list import parse_cpu_list
-from colibri.cluster.local import LaunchOptions, LocalLauncher, WorkerState
+from colibri.cluster.launch import LaunchOptions, WorkerState
+from colibri.cluster.local import LocalLauncher
 from colibri.cluster.pinning_plan import plan_pinning
 from colibri.cluster.topology import discover
-from colibri.errors import InvalidInput, WorkerLost
+from colibri.errors import ColibriError, DeadlineExpired, InvalidInput, WorkerLost
 from colibri.placement import spread
 from tests.conftest import TINY
 from tests.support.clusters import answer, deployed, eventually, is_alive, kill, statuses
@@ -146,9 +147,18 @@ def test_a_worker_that_cannot_start_is_named_with_its_reason(tmp_path: Path) -> 
     launch.check_nothing_left(launch.pids())
 
 
-def test_a_worker_that_is_not_ready_in_time_is_named(tiny_mixtral: Path, tmp_path: Path) -> None:
-    from colibri.errors import DeadlineExpired
+def test_a_fault_in_a_callback_does_not_leave_start_waiting(tiny_mixtral: Path, tmp_path: Path) -> None:
+    def fail(worker: str, done: int, total: int, nbytes: int) -> None:
+        raise ValueError("of the caller")
 
+    launch = Launch(tiny_mixtral, tmp_path, workers=1)
+    launch.launcher._progress = fail
+    with pytest.raises(ColibriError, match=r"worker w0 .*of the caller"):
+        launch.launcher.start()
+    launch.check_nothing_left(launch.pids())
+
+
+def test_a_worker_that_is_not_ready_in_time_is_named(tiny_mixtral: Path, tmp_path: Path) -> None:
     launch = Launch(tiny_mixtral, tmp_path, workers=1, ready_timeout_s=0.01)
     with pytest.raises(DeadlineExpired, match="worker w0"):
         launch.launcher.start()

@@ -14,7 +14,7 @@ from colibri.cli.assemble import DeploymentOptions, assemble
 from colibri.cli.deployment import Deployment
 from colibri.cli.phases import Phases
 from colibri.cli.progress import Loading
-from colibri.cluster.local import WorkerStatus
+from colibri.cluster.launch import WorkerStatus
 from colibri.coordinator.engine import EngineOptions
 from tests.support.tiny_engine import Answer, ask, read
 

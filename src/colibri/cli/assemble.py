@@ -23,7 +23,8 @@ from colibri.cli.phases import Phases
 from colibri.cli.progress import Loading
 from colibri.cli.terminal import say
 from colibri.cluster.attached import AttachedWorkers, AttachOptions
-from colibri.cluster.local import LaunchOptions, LocalLauncher
+from colibri.cluster.launch import LaunchOptions
+from colibri.cluster.local import LocalLauncher
 from colibri.cluster.pinning_plan import PinningPlan, plan_pinning
 from colibri.cluster.topology import discover
 from colibri.coordinator.decoder import DecoderStack
