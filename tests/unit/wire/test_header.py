@@ -114,6 +114,7 @@ def test_other_shapes_go_to_the_full_parser(name: str) -> None:
         b"\xea\x01\x02\xff\xfe",
         b"\xcd\x01\x00\x00",
         b"\x10" + b"\xff" * 11,
+        b"\x10" + b"\x80" * 10 + b"\x00",
         b"\x03",
     ],
 )
