@@ -10,7 +10,7 @@ ARGS ?=
 TOPIC ?= core
 
 # The package is installed editable: edits of Python files are live, so only these ask for a new installation.
-INSTALLED_FROM := pyproject.toml CMakeLists.txt $(shell find protos/colibri kernels/cpu -type f)
+INSTALLED_FROM := pyproject.toml CMakeLists.txt $(shell find protos kernels src -name '*.proto' -o -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt)
 
 # Prerequisites are worth one order: .test-extra also makes .installed.
 .NOTPARALLEL:
