@@ -69,7 +69,7 @@ def check_unit_batch(x: Array, experts: Sequence[PackedExpert], batch: UnitBatch
                 f"experts[{index}].hidden: expected {x.shape[1]} (columns of x), got {expert.hidden}"
             )
         if x.dtype == np.uint16 and expert.dtype != "bf16":
-            raise TypeError(f"experts[{index}].dtype: expected bf16 as x, got {expert.dtype}")
+            raise ValueError(f"experts[{index}].dtype: expected bf16 as x, got {expert.dtype}")
     for unit, slots in enumerate(batch.unit_slots):
         members = np.flatnonzero(batch.entry_unit == unit)
         if len(members) != slots or slots == 0:

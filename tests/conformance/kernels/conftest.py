@@ -1,4 +1,4 @@
-"""Fixtures of the kernel suites: every backend and instruction path of this machine, both modes, fresh random numbers."""
+"""Fixtures of the kernel suites: every backend and instruction path here, both modes, fresh random numbers."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,8 @@ def assert_close(got: Array, expected: F64, limit: float) -> None:
 
 def assert_same(got: Array, expected: Array, what: str = "") -> None:
     """Bit for bit, shape and dtype included."""
-    assert got.dtype == expected.dtype and got.shape == expected.shape, (got.dtype, got.shape, expected.shape)
+    assert got.dtype == expected.dtype, f"{what}: {got.dtype} != {expected.dtype}"
+    assert got.shape == expected.shape, f"{what}: {got.shape} != {expected.shape}"
     got, expected = np.ascontiguousarray(got), np.ascontiguousarray(expected)
     if got.tobytes() != expected.tobytes():
         different = np.argwhere(got.view(_bits(got)) != expected.view(_bits(expected)))
@@ -97,14 +99,15 @@ def paged_cache(
     """A cache with room for `lengths` positions per sequence, its pages shuffled, unused table entries -1.
 
     k, v: per sequence [kv_heads, length, head_dim] already in the cache dtype; without them garbage that no kernel may
-    read: huge values. The view has no rows yet (see `rows_of`).
+    read: NaN. The view has no rows yet (see `rows_of`).
     """
     needed = [-(-length // page) for length in lengths]
     total = sum(needed) + 2
     free = list(rng.permutation(total))
     table = np.full((len(lengths), max(needed, default=0) + 1), -1, dtype=np.int32)
     shape = (total, kv_heads, page, head_dim)
-    keys, values = (stored(np.full(shape, 1e30), dtype) for _ in range(2))
+    nan = np.uint16(0x7FC0) if dtype == "bf16" else np.float32(np.nan)
+    keys, values = np.full(shape, nan), np.full(shape, nan)
     for sequence, length in enumerate(lengths):
         for i in range(needed[sequence]):
             table[sequence, i] = free.pop()
@@ -116,7 +119,7 @@ def paged_cache(
     return KvView(keys, values, table, empty, empty)
 
 
-def rows_of(kv: KvView, sequences: list[int] | Array, positions: list[int] | Array) -> KvView:
+def rows_of(kv: KvView, sequences: Sequence[int] | Array, positions: Sequence[int] | Array) -> KvView:
     """The same cache seen by these rows."""
     return KvView(
         kv.k, kv.v, kv.page_table, np.array(sequences, dtype=np.int32), np.array(positions, dtype=np.int32)
@@ -138,7 +141,9 @@ def unit_batch(
             units.append([(row, slot) for slot in range(prefix)])
         units += [[(row, slot)] for slot, mine in enumerate(here) if mine and not (folded and slot < prefix)]
     entries = sorted(
-        (int(experts[row, slot]), row, slot, unit) for unit, members in enumerate(units) for row, slot in members
+        (int(experts[row, slot]), row, slot, unit)
+        for unit, members in enumerate(units)
+        for row, slot in members
     )
     ids, counts = np.unique(np.array([e[0] for e in entries], dtype=np.uint32), return_counts=True)
 

@@ -33,10 +33,18 @@ def test_attention(
     for heads, kv_heads, head_dim in ((1, 1, 2), (9, 3, 64), (4, 4, 30), (8, 1, 16), (4, 2, 128)):
         lengths = [200, 64, 1, 17]
         k, v = (
-            [stored(rng.standard_normal((kv_heads, n, head_dim)), row_dtype(mode)) for n in lengths] for _ in range(2)
+            [stored(rng.standard_normal((kv_heads, n, head_dim)), row_dtype(mode)) for n in lengths]
+            for _ in range(2)
         )
         kv = paged_cache(
-            rng, lengths=lengths, kv_heads=kv_heads, head_dim=head_dim, page=page, dtype=row_dtype(mode), k=k, v=v
+            rng,
+            lengths=lengths,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            page=page,
+            dtype=row_dtype(mode),
+            k=k,
+            v=v,
         )
         for rows in (0, 1, 33):
             sequences = rng.integers(0, len(lengths), rows)
@@ -63,7 +71,9 @@ def test_edges_of_tiles(backend: Backend, rng: np.random.Generator, mode: Comput
         assert_close(got, expected.reshape(1, 64), bound(mode))
 
 
-def test_pages_before_the_window_are_never_read(backend: Backend, rng: np.random.Generator, mode: ComputeMode) -> None:
+def test_pages_before_the_window_are_never_read(
+    backend: Backend, rng: np.random.Generator, mode: ComputeMode
+) -> None:
     """A cache may give them back: their table entries are then -1."""
     k, v = ([stored(rng.standard_normal((2, 150, 16)), row_dtype(mode))] for _ in range(2))
     kv = paged_cache(rng, lengths=[150], kv_heads=2, head_dim=16, page=8, dtype=row_dtype(mode), k=k, v=v)
@@ -93,3 +103,22 @@ def test_a_bad_row_stays_alone(backend: Backend, rng: np.random.Generator, mode:
     got = backend.attention(q, rows_of(kv, [0, 0, 0], [79, 79, 70]), None, mode)
     assert np.isnan(as_float64(got[1])).all()
     assert got[[0, 2]].tobytes() == clean[[0, 2]].tobytes()
+
+
+def test_a_bad_key_or_value_hurts_only_rows_that_see_it(
+    backend: Backend, rng: np.random.Generator, mode: ComputeMode
+) -> None:
+    """In one chunk: rows before the bad position, and rows whose window has passed it, keep their bits."""
+    dtype = row_dtype(mode)
+    q = rng.standard_normal((40, 2 * 16)).astype(np.float32)
+    for bad in ("k", "v"):
+        k, v = ([stored(rng.standard_normal((1, 100, 16)), dtype)] for _ in range(2))
+        outputs = []
+        for spoil in (False, True):
+            if spoil:
+                (k if bad == "k" else v)[0][0, 75] = np.uint16(0x7FC0) if dtype == "bf16" else np.nan
+            kv = paged_cache(rng, lengths=[100], kv_heads=1, head_dim=16, page=16, dtype=dtype, k=k, v=v)
+            outputs.append(backend.attention(q, rows_of(kv, [0] * 40, range(60, 100)), 10, mode))
+        sees = (np.arange(60, 100) >= 75) & (np.arange(60, 100) < 85)
+        assert outputs[0][~sees].tobytes() == outputs[1][~sees].tobytes()
+        assert np.isnan(as_float64(outputs[1][sees])).all(axis=1 if bad == "k" else None).all()

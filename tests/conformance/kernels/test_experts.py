@@ -67,7 +67,17 @@ def check(
 
 @pytest.mark.parametrize("folded", [True, False])
 def test_expert_units(backend: Backend, rng: np.random.Generator, mode: ComputeMode, folded: bool) -> None:
-    for hidden, ffn in ((1, 1), (2, 15), (15, 2), (16, 17), (17, 16), (31, 33), (33, 31), (64, 48), (130, 100)):
+    for hidden, ffn in (
+        (1, 1),
+        (2, 15),
+        (15, 2),
+        (16, 17),
+        (17, 16),
+        (31, 33),
+        (33, 31),
+        (64, 48),
+        (130, 100),
+    ):
         rows, experts = int(rng.choice(SIZES)), int(rng.integers(1, 6))
         k = int(rng.integers(1, experts + 1))
         check(backend, rng, mode, rows=rows, hidden=hidden, ffn=ffn, experts=experts, k=k, folded=folded)
@@ -91,11 +101,22 @@ def test_a_wide_expert(backend: Backend, rng: np.random.Generator, mode: Compute
 @pytest.mark.parametrize("weights_in", ["fp16", "bf16"])
 def test_fp32_rows_with_narrow_weights(backend: Backend, rng: np.random.Generator, weights_in: str) -> None:
     check(
-        backend, rng, ComputeMode.FP32, rows=17, hidden=33, ffn=20, experts=3, k=2, folded=True, weights_in=weights_in
+        backend,
+        rng,
+        ComputeMode.FP32,
+        rows=17,
+        hidden=33,
+        ffn=20,
+        experts=3,
+        k=2,
+        folded=True,
+        weights_in=weights_in,
     )
 
 
-def test_a_folded_unit_is_the_sum_of_its_slots(backend: Backend, rng: np.random.Generator, mode: ComputeMode) -> None:
+def test_a_folded_unit_is_the_sum_of_its_slots(
+    backend: Backend, rng: np.random.Generator, mode: ComputeMode
+) -> None:
     """Exactly: ((p_0 + p_1) + p_2) in fp32, whoever folds."""
     packed = [backend.pack_expert(*matrices(rng, 48, 32, row_dtype(mode)), mode) for _ in range(5)]
     x = stored(rng.standard_normal((20, 48)), row_dtype(mode))

@@ -24,12 +24,16 @@ def test_product(backend: Backend, rng: np.random.Generator, rows_in: str, weigh
 
 
 @pytest.mark.parametrize(("rows_in", "weights_in"), PAIRINGS)
-def test_product_at_full_size(backend: Backend, rng: np.random.Generator, rows_in: str, weights_in: str) -> None:
+def test_product_at_full_size(
+    backend: Backend, rng: np.random.Generator, rows_in: str, weights_in: str
+) -> None:
     _check(backend, rng, 512, 257, 2051, rows_in, weights_in)
     _check(backend, rng, 3, 300, 7170, rows_in, weights_in)
 
 
-def _check(b: Backend, rng: np.random.Generator, rows: int, n: int, k: int, rows_in: str, weights_in: str) -> None:
+def _check(
+    b: Backend, rng: np.random.Generator, rows: int, n: int, k: int, rows_in: str, weights_in: str
+) -> None:
     x = stored(rng.standard_normal((rows, k)), rows_in)
     weight = stored(rng.standard_normal((n, k)), weights_in)
     y = b.linear(x, b.pack_linear(weight, ComputeMode.FP32))

@@ -7,7 +7,17 @@ import pytest
 
 from colibri.kernels.api import Backend, ComputeMode, KvView
 
-from .support import Array, as_float64, assert_close, assert_same, bf16, bound, paged_cache, row_dtype, rows_of
+from .support import (
+    Array,
+    as_float64,
+    assert_close,
+    assert_same,
+    bf16,
+    bound,
+    paged_cache,
+    row_dtype,
+    rows_of,
+)
 
 THETA = 10000.0
 
@@ -52,7 +62,9 @@ def test_rope_and_store(
                 assert_same(kv.v[at, :, slot], expected_v)
             for cache, before in ((kv.k, k_before), (kv.v, v_before)):
                 assert_same(
-                    cache.transpose(0, 2, 1, 3)[~written], before.transpose(0, 2, 1, 3)[~written], "untouched slots"
+                    cache.transpose(0, 2, 1, 3)[~written],
+                    before.transpose(0, 2, 1, 3)[~written],
+                    "untouched slots",
                 )
 
 
