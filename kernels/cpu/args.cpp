@@ -122,12 +122,15 @@ nb::object new_array(Dtype dtype, std::initializer_list<int64_t> shape) {
   static PyObject* const types[] = {
       nb::module_::import_("numpy").attr("dtype")("float32").inc_ref().ptr(),
       nb::module_::import_("numpy").attr("dtype")("uint16").inc_ref().ptr(),
+      nb::module_::import_("numpy").attr("dtype")("uint32").inc_ref().ptr(),
+      nb::module_::import_("numpy").attr("dtype")("bool").inc_ref().ptr(),
   };
-  if (dtype != kF32 && dtype != kBf16) fail_type("new_array: expected float32 or uint16");
+  const int type = dtype == kF32 ? 0 : dtype == kBf16 ? 1 : dtype == kU32 ? 2 : dtype == kBool ? 3 : -1;
+  if (type < 0) fail_type("new_array: expected float32, uint16, uint32 or bool");
   nb::object extents = nb::steal(PyTuple_New(Py_ssize_t(shape.size())));
   Py_ssize_t i = 0;
   for (int64_t n : shape) PyTuple_SET_ITEM(extents.ptr(), i++, PyLong_FromLongLong(n));
-  PyObject* made = PyObject_CallFunctionObjArgs(empty, extents.ptr(), types[dtype == kBf16], nullptr);
+  PyObject* made = PyObject_CallFunctionObjArgs(empty, extents.ptr(), types[type], nullptr);
   if (!made) throw nb::python_error();
   return nb::steal(made);
 }

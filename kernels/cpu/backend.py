@@ -31,10 +31,6 @@ def _to_bf16(mode: ComputeMode) -> bool:
     return mode is ComputeMode.BF16
 
 
-def _rows_like(x: Array, mode: ComputeMode) -> Array:
-    return np.empty(x.shape, np.uint16 if _to_bf16(mode) else np.float32)
-
-
 def supported_isas() -> list[str]:
     """Instruction paths that this machine runs, best first."""
     return _native.supported_isas()
@@ -110,48 +106,32 @@ class CpuBackend:
         self._native.add_inplace(x, y)
 
     def embed(self, table: PackedLinear, ids: U32) -> F32:
-        out = np.empty((len(ids), table.k), np.float32)
-        self._native.embed(table, ids, out)
-        return out
+        return self._native.embed(table, ids)
 
     def rms_norm(self, x: F32, weight: F32, eps: float, mode: ComputeMode) -> Array:
-        out = _rows_like(x, mode)
-        self._native.rms_norm(x, weight, eps, out)
-        return out
+        return self._native.rms_norm(x, weight, eps, _to_bf16(mode))
 
     def rope_table(self, theta: float, head_dim: int, positions: int) -> RopeTable:
         return build_rope_table(theta, head_dim, positions)
 
     def rope_and_store(self, qkv: F32, rope: RopeTable, kv: KvView, heads: int) -> F32:
-        out = np.empty((len(qkv), max(heads, 0) * kv.k.shape[-1]), np.float32)
-        self._native.rope_and_store(
-            qkv, rope.cos, rope.sin, kv.k, kv.v, kv.page_table, kv.row_sequence, kv.positions, heads, out
+        return self._native.rope_and_store(
+            qkv, rope.cos, rope.sin, kv.k, kv.v, kv.page_table, kv.row_sequence, kv.positions, heads
         )
-        return out
 
     def attention(self, q: F32, kv: KvView, window: int | None, mode: ComputeMode) -> Array:
-        out = _rows_like(q, mode)
-        self._native.attention(q, kv.k, kv.v, kv.page_table, kv.row_sequence, kv.positions, window, out)
-        return out
+        return self._native.attention(
+            q, kv.k, kv.v, kv.page_table, kv.row_sequence, kv.positions, window, _to_bf16(mode)
+        )
 
     def gate(self, x: Array, weight: PackedLinear, k: int) -> GateResult:
-        shape = len(x), max(k, 0)
-        result = GateResult(
-            np.empty(shape, np.uint16), np.empty(shape, np.float32), np.empty(len(x), np.bool_)
-        )
-        self._native.gate(x, weight, k, result.experts, result.weights, result.ok)
-        return result
+        return GateResult(*self._native.gate(x, weight, k))
 
     def group(self, keys: U32, buckets: int) -> tuple[U32, U32]:
-        offsets, order = np.empty(max(buckets, 0) + 1, np.uint32), np.empty(len(keys), np.uint32)
-        self._native.group(keys, buckets, offsets, order)
-        return offsets, order
+        return self._native.group(keys, buckets)
 
     def merge(self, parts: Sequence[F32], part: U32, index: U32, row_offsets: U32) -> F32:
-        hidden = parts[0].shape[-1] if len(parts) else 0
-        out = np.empty((max(len(row_offsets) - 1, 0), hidden), np.float32)
-        self._native.merge(parts, part, index, row_offsets, out)
-        return out
+        return self._native.merge(parts, part, index, row_offsets)
 
     def sample(self, logits: F32, params: SamplingParams, output_index: int) -> int:
         return self._native.sample(

@@ -5,30 +5,35 @@
 namespace colibri {
 namespace {
 
-void embed(Backend& backend, nb::handle table_object, nb::handle ids_array, nb::handle out_array) {
+nb::object embed(Backend& backend, nb::handle table_object, nb::handle ids_array) {
   PackedMatrix table(table_object, "table");
   const Matrix& m = table.matrix;
   View ids_view(ids_array, "ids", kU32, {kAny});
   const int64_t rows = ids_view.shape(0);
-  View out(out_array, "out", kF32, {rows, m.k}, true);
   const uint32_t* ids = ids_view.as<uint32_t>();
   for (int64_t r = 0; r < rows; r++)
     if (ids[r] >= m.n)
       fail_value(("ids[" + std::to_string(r) + "]").c_str(), "0 .. " + std::to_string(m.n - 1) + " (vocabulary)",
                  std::to_string(ids[r]));
+  nb::object result = new_array(kF32, {rows, m.k});
+  View out(result, "out", kF32, {rows, m.k}, true);
   float* y = out.as<float>();
   constexpr int64_t kColumn = 4;  // bytes between columns of a panel: one fp32 element, or a pair of 2-byte ones
-  Call call(backend);
-  backend.pool.run(rows, 4, rows * m.k * 64, [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; r++)
-      backend.kernels.embed_row(m.panel(ids[r] / kPanel) + ids[r] % kPanel * kColumn, m.type, m.k, y + r * m.k);
-  });
+  {
+    Call call(backend);
+    backend.pool.run(rows, 4, rows * m.k * 64, [&](int64_t begin, int64_t end, int) {
+      for (int64_t r = begin; r < end; r++)
+        backend.kernels.embed_row(m.panel(ids[r] / kPanel) + ids[r] % kPanel * kColumn, m.type, m.k, y + r * m.k);
+    });
+  }
+  return result;
 }
 
 }  // namespace
 
 void bind_embed(BackendClass& c) {
-  c.def("embed", &embed, nb::arg("table"), nb::arg("ids"), nb::arg("out"));
+  c.def("embed", &embed, nb::arg("table"), nb::arg("ids"),
+        nb::sig("def embed(self, table: object, ids: object) -> numpy.typing.NDArray[numpy.float32]"));
 }
 
 }  // namespace colibri

@@ -12,17 +12,8 @@ constexpr int64_t kMaxBuckets = int64_t(1) << 24;
 std::string at(const char* name, int64_t i) { return std::string(name) + "[" + std::to_string(i) + "]"; }
 std::string below(int64_t n) { return "0 .. " + std::to_string(n - 1); }
 
-void group(Backend& backend, nb::handle keys_array, int64_t buckets, nb::handle offsets_array, nb::handle order_array) {
-  View keys_view(keys_array, "keys", kU32, {kAny});
-  if (buckets < 0 || buckets > kMaxBuckets) fail_value("buckets", "0 .. 2^24", std::to_string(buckets));
-  const int64_t n = keys_view.shape(0);
-  View offsets_view(offsets_array, "offsets", kU32, {buckets + 1}, true);
-  View order_view(order_array, "order", kU32, {n}, true);
-  const uint32_t* keys = keys_view.as<uint32_t>();
-  uint32_t* offsets = offsets_view.as<uint32_t>();
-  uint32_t* order = order_view.as<uint32_t>();
-  for (int64_t i = 0; i < n; i++)
-    if (keys[i] >= buckets) fail_value(at("keys", i).c_str(), below(buckets) + " (buckets)", std::to_string(keys[i]));
+void count_and_place(Backend& backend, const uint32_t* keys, int64_t n, int64_t buckets, uint32_t* offsets,
+                     uint32_t* order) {
   Call call(backend);
   std::memset(offsets, 0, size_t(buckets + 1) * 4);
   for (int64_t i = 0; i < n; i++) offsets[keys[i]]++;
@@ -38,8 +29,23 @@ void group(Backend& backend, nb::handle keys_array, int64_t buckets, nb::handle 
   offsets[0] = 0;
 }
 
-void merge(Backend& backend, nb::sequence parts, nb::handle part_array, nb::handle index_array, nb::handle offsets_array,
-           nb::handle out_array) {
+// Returns (offsets, order).
+nb::tuple group(Backend& backend, nb::handle keys_array, int64_t buckets) {
+  View keys_view(keys_array, "keys", kU32, {kAny});
+  if (buckets < 0 || buckets > kMaxBuckets) fail_value("buckets", "0 .. 2^24", std::to_string(buckets));
+  const int64_t n = keys_view.shape(0);
+  const uint32_t* keys = keys_view.as<uint32_t>();
+  for (int64_t i = 0; i < n; i++)
+    if (keys[i] >= buckets) fail_value(at("keys", i).c_str(), below(buckets) + " (buckets)", std::to_string(keys[i]));
+  nb::tuple result = nb::make_tuple(new_array(kU32, {buckets + 1}), new_array(kU32, {n}));
+  View offsets_view(result[0], "offsets", kU32, {buckets + 1}, true);
+  View order_view(result[1], "order", kU32, {n}, true);
+  count_and_place(backend, keys, n, buckets, offsets_view.as<uint32_t>(), order_view.as<uint32_t>());
+  return result;
+}
+
+nb::object merge(Backend& backend, nb::sequence parts, nb::handle part_array, nb::handle index_array,
+                 nb::handle offsets_array) {
   std::vector<std::string> names;  // Views keep pointers to them.
   for (size_t i = 0; i < nb::len(parts); i++) names.push_back(at("parts", int64_t(i)));
   std::vector<View> views;
@@ -55,7 +61,6 @@ void merge(Backend& backend, nb::sequence parts, nb::handle part_array, nb::hand
   View offsets_view(offsets_array, "row_offsets", kU32, {kAny});
   const int64_t rows = offsets_view.shape(0) - 1;
   if (rows < 0) fail_value("row_offsets", "rows + 1 values", "none");
-  View out(out_array, "out", kF32, {rows, hidden}, true);
   const uint32_t *part = part_view.as<uint32_t>(), *index = index_view.as<uint32_t>();
   const uint32_t* offsets = offsets_view.as<uint32_t>();
   for (int64_t r = 0; r < rows; r++)
@@ -74,21 +79,29 @@ void merge(Backend& backend, nb::sequence parts, nb::handle part_array, nb::hand
                  std::to_string(index[t]));
     term[size_t(t)] = from.as<float>() + int64_t(index[t]) * hidden;
   }
+  nb::object result = new_array(kF32, {rows, hidden});
+  View out(result, "out", kF32, {rows, hidden}, true);
   float* y = out.as<float>();
-  Call call(backend);
-  backend.pool.run(rows, 8, (terms + rows) * hidden * 4, [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; r++)
-      backend.kernels.merge_row(term.data() + offsets[r], offsets[r + 1] - offsets[r], hidden, y + r * hidden);
-  });
+  {
+    Call call(backend);
+    backend.pool.run(rows, 8, (terms + rows) * hidden * 4, [&](int64_t begin, int64_t end, int) {
+      for (int64_t r = begin; r < end; r++)
+        backend.kernels.merge_row(term.data() + offsets[r], offsets[r + 1] - offsets[r], hidden, y + r * hidden);
+    });
+  }
+  return result;
 }
 
 }  // namespace
 
 void bind_group(BackendClass& c) {
-  c.def("group", &group, nb::arg("keys"), nb::arg("buckets"), nb::arg("offsets"), nb::arg("order"));
-  c.def("merge", &merge, nb::arg("parts"), nb::arg("part"), nb::arg("index"), nb::arg("row_offsets"), nb::arg("out"),
+  c.def("group", &group, nb::arg("keys"), nb::arg("buckets"),
+        nb::sig("def group(self, keys: object, buckets: int) -> tuple[numpy.typing.NDArray[numpy.uint32], "
+                "numpy.typing.NDArray[numpy.uint32]]"),
+        "(offsets, order)");
+  c.def("merge", &merge, nb::arg("parts"), nb::arg("part"), nb::arg("index"), nb::arg("row_offsets"),
         nb::sig("def merge(self, parts: collections.abc.Sequence[object], part: object, index: object, "
-                "row_offsets: object, out: object) -> None"));
+                "row_offsets: object) -> numpy.typing.NDArray[numpy.float32]"));
 }
 
 }  // namespace colibri
