@@ -2,13 +2,14 @@
 
 Arms, alternated in one run: `echo`, a bare Python gRPC stream that answers with as many bytes; `link`, the same
 bytes as frames through a worker that computes nothing, written, read and checked on both ends; `executor`, the
-router's RemoteExecutor on top. Worker and echo server are processes of their own. Prints medians in microseconds
+router's RemoteExecutor on top; `shared`, that executor over shared memory. Worker and echo server are processes of their own. Prints medians in microseconds
 and the ratio of each arm to `echo`.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import signal
@@ -144,6 +145,7 @@ def _router_arms(target: str, model: Path, rows: int) -> dict[str, Any]:
     from colibri.router_service.plan import plan_layer
     from colibri.router_service.remote import RemoteExecutor
     from colibri.transport.grpc_stream import GrpcStreamLink, open_channel
+    from colibri.transport.link import LinkKind
     from colibri.v1 import expert_pb2
     from colibri.wire.chunks import message_frames
     from colibri.wire.frame import read_frame, verify
@@ -197,18 +199,27 @@ def _router_arms(target: str, model: Path, rows: int) -> dict[str, Any]:
     checkpoint = Checkpoint.open(model)
     membership = Membership(placement, {"w0": WorkerEndpoint("w0", 1, target)})
     numerics = ExpertNumerics.of("reference", MODE, checkpoint.config.dtype)
-    executor = RemoteExecutor(
-        RouterIdentity("hop", checkpoint.model_hash(), numerics.id), limits, Directory(membership)
-    )
+    identity = RouterIdentity("hop", checkpoint.model_hash(), numerics.id)
 
-    def run() -> object:
-        (result,) = executor.run(0, x, plan, membership, Deadline(), 0)
-        if isinstance(result, Exception):
-            raise result
-        return result
+    def through(kind: LinkKind) -> Callable[[], object]:
+        executor = RemoteExecutor(identity, limits, Directory(membership), link=kind)
+        atexit.register(executor.close)
+
+        def run() -> object:
+            (result,) = executor.run(0, x, plan, membership, Deadline(), 0)
+            if isinstance(result, Exception):
+                raise result
+            return result
+
+        return run
 
     frames = rows * limits.row_bytes + 200, len(batch.unit_slots) * limits.result_row_bytes + 60
-    return {"link": call, "executor": run, "sizes": frames}
+    return {
+        "link": call,
+        "executor": through(LinkKind.GRPC),
+        "shared": through(LinkKind.SHARED_MEMORY),
+        "sizes": frames,
+    }
 
 
 def _alternate(arms: dict[str, Callable[[], object]], rounds: int, calls: int) -> dict[str, list[float]]:

@@ -143,6 +143,8 @@ class SharedRing {
 NB_MODULE(_shared_ring, m) {
   using colibri::RingMemory;
   using colibri::SharedRing;
+  // A link may well live until the interpreter ends: that is no leak.
+  nb::set_leak_warnings(false);
   m.doc() = "Two rings of records in memory that two processes of one host share (colibri.transport.shared_memory).";
   nb::exception<colibri::Closed>(m, "Closed", PyExc_ConnectionError);
   nb::class_<SharedRing>(m, "SharedRing")
