@@ -17,6 +17,8 @@ from colibri.deadline import Deadline
 from colibri.errors import Busy
 from colibri.wire.frame import Frame
 
+#: (-priority, arrival in monotonic seconds, a number that tells equals apart): the smallest runs first.
+_Rank = tuple[int, float, int]
 #: (correlation_id, attempt), unique on its stream while in flight.
 Key = tuple[int, int]
 
@@ -39,7 +41,7 @@ class Lane:
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake
         self.wanting = False
-        self.heap: list[tuple[int, int, Work]] = []
+        self.heap: list[tuple[_Rank, Work]] = []
 
     def __len__(self) -> int:
         return len(self.heap)
@@ -54,7 +56,7 @@ class ExecutionQueue:
         self._lock = threading.Lock()
         self._lanes: set[Lane] = set()
         self._turn: Lane | None = None
-        self._age = 0
+        self._pushed = 0
         self._requests = 0
         self._bytes = 0
 
@@ -78,7 +80,7 @@ class ExecutionQueue:
         with self._lock:
             self._lanes.discard(lane)
             dropped = len(lane.heap)
-            for _, _, work in lane.heap:
+            for _, work in lane.heap:
                 self._leave(work.request_bytes)
             lane.heap.clear()
             self._wake_first()
@@ -102,13 +104,13 @@ class ExecutionQueue:
     def push(self, lane: Lane, work: Work) -> None:
         """Queues a request that has a place."""
         with self._lock:
-            self._age += 1
-            heapq.heappush(lane.heap, (-work.priority, self._age, work))
+            self._pushed += 1
+            heapq.heappush(lane.heap, ((-work.priority, work.arrived, self._pushed), work))
 
     def cancel(self, lane: Lane, key: Key) -> bool:
         """Drops a request that waits. Returns whether there was one."""
         with self._lock:
-            for index, (_, _, work) in enumerate(lane.heap):
+            for index, (_, work) in enumerate(lane.heap):
                 if work.key == key:
                     lane.heap[index] = lane.heap[-1]
                     lane.heap.pop()
@@ -128,8 +130,8 @@ class ExecutionQueue:
             lane.wanting = False
             if self._turn is None:
                 first = self._first_wanting()
-                if lane.heap and (first is None or lane.heap[0] < first.heap[0]):
-                    work = lane.heap[0][2]
+                if lane.heap and (first is None or lane.heap[0][0] < first.heap[0][0]):
+                    work = lane.heap[0][1]
                     if max_reply_bytes is None or work.reply_bytes <= max_reply_bytes:
                         heapq.heappop(lane.heap)
                         self._leave(work.request_bytes)
@@ -154,7 +156,7 @@ class ExecutionQueue:
 
     def _first_wanting(self) -> Lane | None:
         wanting = [lane for lane in self._lanes if lane.wanting and lane.heap]
-        return min(wanting, key=lambda lane: lane.heap[0][:2]) if wanting else None
+        return min(wanting, key=lambda lane: lane.heap[0][0]) if wanting else None
 
     def _leave(self, request_bytes: int) -> None:
         self._requests -= 1

@@ -16,9 +16,9 @@ from colibri.wire.frame import Frame
 from colibri.wire.header import Header
 
 
-def work(number: int, priority: int = 0, size: int = 10, reply: int = 10) -> Work:
+def work(number: int, priority: int = 0, size: int = 10, reply: int = 10, arrived: float = 0.0) -> Work:
     frame = Frame(Header(correlation_id=number), memoryview(b""))
-    return Work((number, 0), frame, priority, 0.0, Deadline(), size, reply)
+    return Work((number, 0), frame, priority, arrived, Deadline(), size, reply)
 
 
 def put(queue: ExecutionQueue, lane: Lane, *items: Work) -> None:
@@ -47,6 +47,13 @@ def test_priority_first_then_age() -> None:
     put(queue, lane, work(1), work(2, priority=5), work(3), work(4, priority=5), work(5, priority=9))
     assert [take(queue, lane) for _ in range(6)] == [5, 2, 4, 1, 3, None]
     assert queue.waiting == 0
+
+
+def test_age_is_the_time_of_arrival() -> None:
+    queue = ExecutionQueue(10, 1000)
+    lane = opened(queue)
+    put(queue, lane, work(1, arrived=3.0), work(2, arrived=1.0), work(3, arrived=2.0), work(4, arrived=1.0))
+    assert [take(queue, lane) for _ in range(4)] == [2, 4, 3, 1]
 
 
 def test_bounds_in_number_and_bytes() -> None:
