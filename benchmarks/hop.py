@@ -1,9 +1,9 @@
 """`python -m benchmarks.hop [--transport tcp|unix] [--rows N] [--rounds N] [--json]`: what a hop to a worker costs.
 
-Arms, alternated in one run: `echo`, a bare Python gRPC stream that answers with as many bytes; `link`, the same
-bytes as frames through a worker that computes nothing, written, read and checked on both ends; `executor`, the
-router's RemoteExecutor on top; `shared`, that executor over shared memory. Worker and echo server are processes of their own. Prints medians in microseconds
-and the ratio of each arm to `echo`.
+Arms, alternated in one run: `echo`, a bare Python gRPC stream that answers with as many bytes; `link`, the same bytes
+as frames through a worker that computes nothing, written, read and checked on both ends; `executor`, the router's
+RemoteExecutor on top; `shared`, that executor over shared memory. Worker and echo server are processes of their own.
+Prints medians in microseconds and the ratio of each arm to `echo`.
 """
 
 from __future__ import annotations

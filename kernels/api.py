@@ -76,9 +76,9 @@ class GateResult:
 class UnitBatch:
     """Work of one worker in one layer. N entries in G groups, giving U units.
 
-    group_expert [G] ascending expert ids; group_count [G] entries of each, > 0; entry_row [N] row of x; entry_slot [N] gate
-    slot; entry_unit [N] unit it belongs to; entry_weight [N] fp32; unit_slots [U]: 1, or n for a folded prefix 0..n-1 of
-    one row's slots. All uint32 but the weights.
+    group_expert [G] ascending expert ids; group_count [G] entries of each, > 0; entry_row [N] row of x; entry_slot [N]
+    gate slot; entry_unit [N] unit it belongs to; entry_weight [N] fp32; unit_slots [U]: 1, or n for a folded prefix
+    0..n-1 of one row's slots. All uint32 but the weights.
     """
 
     group_expert: U32
@@ -171,7 +171,8 @@ class Backend(Protocol):
     def rope_table(self, theta: float, head_dim: int, positions: int) -> RopeTable: ...
 
     def rope_and_store(self, qkv: F32, rope: RopeTable, kv: KvView, heads: int) -> F32:
-        """qkv fp32 [rows, (heads + 2 kv_heads) * head_dim] -> rotated q fp32 [rows, heads * head_dim]; writes K and V."""
+        """qkv fp32 [rows, (heads + 2 kv_heads) * head_dim] -> rotated q fp32 [rows, heads * head_dim]; writes K and
+        V."""
         ...
 
     def attention(self, q: F32, kv: KvView, window: int | None, mode: ComputeMode) -> Array:
@@ -183,7 +184,8 @@ class Backend(Protocol):
         ...
 
     def group(self, keys: U32, buckets: int) -> tuple[U32, U32]:
-        """Counting sort, linear and stable: offsets [buckets + 1] and order [len(keys)] (indices, no copies of rows)."""
+        """Counting sort, linear and stable: offsets [buckets + 1] and order [len(keys)] (indices, no copies of
+        rows)."""
         ...
 
     def expert_units(self, x: Array, experts: Sequence[PackedExpert], batch: UnitBatch) -> F32:
@@ -192,7 +194,8 @@ class Backend(Protocol):
         ...
 
     def merge(self, parts: Sequence[F32], part: U32, index: U32, row_offsets: U32) -> F32:
-        """y[r] = sum in order over t in row_offsets[r] .. row_offsets[r+1] of parts[part[t]][index[t]]: fp32 [rows, hidden].
+        """y[r] = sum in order over t in row_offsets[r] .. row_offsets[r+1] of parts[part[t]][index[t]]: fp32 [rows,
+        hidden].
 
         The first term starts the sum; a row without terms is zero."""
         ...
