@@ -49,7 +49,9 @@ class InvalidInput(ColibriError):
 
     def __init__(self, field: str, expected: str, got: object) -> None:
         text = str(got)
-        super().__init__(f"{field}: expected {expected}, got {text if len(text) <= 200 else text[:197] + '...'}")
+        super().__init__(
+            f"{field}: expected {expected}, got {text if len(text) <= 200 else text[:197] + '...'}"
+        )
         self.field = field
         self.expected = expected
 
