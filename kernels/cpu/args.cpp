@@ -58,6 +58,9 @@ const char* dtype_name(Dtype d) {
 
 size_t dtype_size(Dtype d) { return d & (kU8 | kBool) ? 1 : d & (kBf16 | kFp16) ? 2 : 4; }
 
+std::string element(const char* name, int64_t i) { return std::string(name) + "[" + std::to_string(i) + "]"; }
+std::string below(int64_t n, const std::string& of) { return "0 .. " + std::to_string(n - 1) + " (" + of + ")"; }
+
 View::View(nb::handle array, const char* name, unsigned dtypes, std::initializer_list<int64_t> shape, bool writable)
     : name_(name) {
   std::string wanted;

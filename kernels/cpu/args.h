@@ -28,6 +28,10 @@ constexpr int64_t kAny = -1;
 // "NAME: expected EXPECTED, got GOT"
 [[noreturn]] void fail_value(const char* name, const std::string& expected, const std::string& got);
 
+// "NAME[i]" and "0 .. n-1 (of)", for the errors of elements.
+std::string element(const char* name, int64_t i);
+std::string below(int64_t n, const std::string& of);
+
 // A C-contiguous array. Holds the buffer: create and destroy it with the GIL.
 class View {
  public:

@@ -13,8 +13,7 @@ nb::object embed(Backend& backend, nb::handle table_object, nb::handle ids_array
   const uint32_t* ids = ids_view.as<uint32_t>();
   for (int64_t r = 0; r < rows; r++)
     if (ids[r] >= m.n)
-      fail_value(("ids[" + std::to_string(r) + "]").c_str(), "0 .. " + std::to_string(m.n - 1) + " (vocabulary)",
-                 std::to_string(ids[r]));
+      fail_value(element("ids", r).c_str(), below(m.n, "vocabulary"), std::to_string(ids[r]));
   nb::object result = new_array(kF32, {rows, m.k});
   View out(result, "out", kF32, {rows, m.k}, true);
   float* y = out.as<float>();

@@ -8,12 +8,10 @@ namespace {
 // Positions stay far enough from the end of int32 for the arithmetic of tiles.
 constexpr int64_t kMaxPositions = int64_t(1) << 30;
 
-std::string at(const char* name, int64_t i) { return std::string(name) + "[" + std::to_string(i) + "]"; }
-
 void check_below(const char* name, const int32_t* values, int64_t count, int64_t limit, const char* of) {
   for (int64_t i = 0; i < count; i++)
     if (values[i] < 0 || values[i] >= limit)
-      fail_value(at(name, i).c_str(), "0 .. " + std::to_string(limit - 1) + " (" + of + ")", std::to_string(values[i]));
+      fail_value(element(name, i).c_str(), below(limit, of), std::to_string(values[i]));
 }
 
 }  // namespace
@@ -51,7 +49,7 @@ void KvView::check_page(int64_t row, int64_t page) const {
   const int32_t id = pages_of(row)[page];
   if (id >= 0 && id < pages_) return;
   const std::string name = "kv.page_table[" + std::to_string(sequence_[row]) + ", " + std::to_string(page) + "]";
-  fail_value(name.c_str(), "0 .. " + std::to_string(pages_ - 1) + " (pages)", std::to_string(id));
+  fail_value(name.c_str(), below(pages_, "pages"), std::to_string(id));
 }
 
 void KvView::check_pages(const std::vector<int32_t>& first) const {

@@ -40,7 +40,8 @@ NB_MODULE(_native, m) {
   bind_expert_units(c);
   bind_gate(c);
   bind_group(c);
-  bind_linear(m, c);
+  bind_linear(c);
+  bind_merge(c);
   bind_norm(c);
   bind_rope(c);
   bind_sampling(c);

@@ -20,8 +20,8 @@ nb::object rope_and_store(Backend& backend, nb::handle qkv_array, nb::handle cos
   View sin(sin_array, "rope.sin", kF32, {cos.shape(0), d / 2});
   for (int64_t r = 0; r < rows; r++)
     if (kv.position(r) >= cos.shape(0))
-      fail_value(("kv.positions[" + std::to_string(r) + "]").c_str(),
-                 "0 .. " + std::to_string(cos.shape(0) - 1) + " (positions of the RoPE table)", std::to_string(kv.position(r)));
+      fail_value(element("kv.positions", r).c_str(), below(cos.shape(0), "positions of the RoPE table"),
+                 std::to_string(kv.position(r)));
   kv.check_own_slots();
   const float *x = qkv.as<float>(), *c = cos.as<float>(), *s = sin.as<float>();
   nb::object result = new_array(kF32, {rows, heads * d});

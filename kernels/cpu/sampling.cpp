@@ -61,21 +61,25 @@ double total_of(const std::vector<uint32_t>& ids, const float* e) {
 }
 
 // Of the ascending `ids` those of the shortest prefix, by (z descending, id ascending), whose sum reaches top_p * total.
-std::vector<uint32_t> keep_top_p(std::vector<uint32_t> ids, const float* z, const float* e, double top_p) {
-  const double needed = top_p * total_of(ids, e);
+// `top`: the largest z.
+std::vector<uint32_t> keep_top_p(std::vector<uint32_t> ids, const float* z, const float* e, float top, double top_p) {
+  const double total = total_of(ids, e), needed = top_p * total;
+  // Ids far below 1 - top_p of the mean are hardly ever reached: they are ordered only when the others do not suffice.
+  // Where the line lies changes no result, so that a logarithm of the C library may draw it.
+  const double line = double(top) + std::log(0.5 * (1 - top_p) * total / double(ids.size()));
   std::vector<uint64_t> heap;
-  heap.reserve(ids.size());
-  for (const uint32_t id : ids)
-    if (e[id] > 0) heap.push_back(uint64_t(order_of(z[id])) << 32 | ~id);
-  std::make_heap(heap.begin(), heap.end());
   std::vector<uint32_t> kept;
   double running = 0;
-  while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end());
-    kept.push_back(~uint32_t(heap.back()));
-    heap.pop_back();
-    running += double(e[kept.back()]);
-    if (running >= needed) {
+  for (const bool likely : {true, false}) {
+    for (const uint32_t id : ids)
+      if ((double(z[id]) > line) == likely && e[id] > 0) heap.push_back(uint64_t(order_of(z[id])) << 32 | uint32_t(~id));
+    std::make_heap(heap.begin(), heap.end());
+    while (!heap.empty()) {
+      std::pop_heap(heap.begin(), heap.end());
+      kept.push_back(~uint32_t(heap.back()));
+      heap.pop_back();
+      running += double(e[kept.back()]);
+      if (running < needed) continue;
       std::sort(kept.begin(), kept.end());
       return kept;
     }
@@ -135,7 +139,8 @@ int64_t sample(Backend& backend, nb::handle logits_array, double temperature, nb
     else {
       float* z = backend.scratch_dense.get<float>(size_t(2 * n));
       float* e = z + n;
-      if (std::isinf(kernels.temper(x, n, largest, t, z, e))) {
+      const float top = kernels.temper(x, n, largest, t, z, e);
+      if (std::isinf(top)) {
         fault = kOverflow;
       } else {
         std::vector<uint32_t> ids;
@@ -145,7 +150,7 @@ int64_t sample(Backend& backend, nb::handle logits_array, double temperature, nb
           ids.resize(size_t(n));
           for (int64_t i = 0; i < n; i++) ids[size_t(i)] = uint32_t(i);
         }
-        if (top_p < 1) ids = keep_top_p(std::move(ids), z, e, top_p);
+        if (top_p < 1) ids = keep_top_p(std::move(ids), z, e, top, top_p);
         id = draw(ids, e, philox_uniform(seed, uint32_t(choice), output_index));
       }
     }
@@ -153,7 +158,7 @@ int64_t sample(Backend& backend, nb::handle logits_array, double temperature, nb
   if (fault == kBad) {
     int64_t at = 0;
     while (at < n - 1 && !(std::isnan(x[at]) || x[at] == INFINITY)) at++;
-    fail_value(("logits[" + std::to_string(at) + "]").c_str(), "no NaN and no +Inf", std::isnan(x[at]) ? "nan" : "inf");
+    fail_value(element("logits", at).c_str(), "no NaN and no +Inf", std::isnan(x[at]) ? "nan" : "inf");
   }
   if (fault == kNothing) fail_value("logits", "at least one finite value", "none");
   if (fault == kOverflow) fail_value("params.temperature", "finite logit / temperature", std::to_string(temperature));
