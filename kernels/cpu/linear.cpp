@@ -1,6 +1,4 @@
 // linear and packing.
-#include <nanobind/stl/string.h>
-
 #include <algorithm>
 
 #include "gemm.h"
@@ -98,19 +96,9 @@ nb::tuple pack_expert(Backend& backend, nb::handle gate_array, nb::handle up_arr
   return nb::make_tuple(weight_type_name(e.gate_up.type), hidden, ffn, block);
 }
 
-int64_t packed_linear_bytes(const std::string& dtype, int64_t n, int64_t k) {
-  return Matrix{parse_weight_type(dtype, "packed"), n, k, nullptr}.bytes();
-}
-
-int64_t packed_expert_bytes(const std::string& dtype, int64_t hidden, int64_t ffn) {
-  return Expert(parse_weight_type(dtype, "packed"), hidden, ffn, nullptr).bytes();
-}
-
 }  // namespace
 
-void bind_linear(nb::module_& m, BackendClass& c) {
-  m.def("packed_linear_bytes", &packed_linear_bytes, nb::arg("dtype"), nb::arg("n"), nb::arg("k"));
-  m.def("packed_expert_bytes", &packed_expert_bytes, nb::arg("dtype"), nb::arg("hidden"), nb::arg("ffn"));
+void bind_linear(BackendClass& c) {
   c.def("linear", &linear, nb::arg("x"), nb::arg("weight"),
         nb::sig("def linear(self, x: object, weight: object) -> numpy.typing.NDArray[numpy.float32]"));
   c.def("pack_linear", &pack_linear, nb::arg("weight"), nb::arg("to_bf16"),

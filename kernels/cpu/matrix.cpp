@@ -27,6 +27,14 @@ WeightType type_of(nb::handle object, const char* name) {
   return parse_weight_type(nb::str(value).c_str(), name);
 }
 
+// Far above any model, and low enough that no size overflows.
+constexpr int64_t kMaxElements = int64_t(1) << 44;
+
+void check_product(const char* name, int64_t rows, int64_t columns) {
+  if (rows > kMaxElements / columns)
+    fail_value(name, "at most 2^44 elements", std::to_string(rows) + " x " + std::to_string(columns));
+}
+
 void check_data(const View& data, const char* name, int64_t bytes) {
   if (data.size() != bytes)
     fail_value(name, std::to_string(bytes) + " bytes of packed data (layout version 1)", std::to_string(data.size()));
@@ -58,6 +66,7 @@ PackedMatrix::PackedMatrix(nb::handle object, const char* name)
   matrix.type = type_of(object, name);
   matrix.n = extent(object, "n", name);
   matrix.k = extent(object, "k", name);
+  check_product(name, matrix.n, matrix.k);
   matrix.data = static_cast<const char*>(data.data());
   check_data(data, name, matrix.bytes());
 }
@@ -67,6 +76,7 @@ PackedExpertBlock::PackedExpertBlock(nb::handle object, const char* name)
   const WeightType type = type_of(object, name);
   hidden = extent(object, "hidden", name);
   ffn = extent(object, "ffn", name);
+  check_product(name, hidden, ffn);
   expert = Expert(type, hidden, ffn, static_cast<const char*>(data.data()));
   check_data(data, name, expert.bytes());
 }
