@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -46,6 +47,10 @@ def run_worker(config: WorkerConfig, out: TextIO | None = None) -> int:
     from colibri.expert_service.assembly import WorkerServer
 
     server = WorkerServer(config)
+    # What was imported lives as long as the process: collections need not walk over it in the middle of a
+    # request.
+    gc.collect()
+    gc.freeze()
     server.start()
     ready = {"target": server.target, "incarnation": config.incarnation, "pid": os.getpid()}
     print(json.dumps(ready), file=out or sys.stdout, flush=True)

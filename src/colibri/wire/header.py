@@ -128,7 +128,8 @@ def _tag(number: int) -> bytes:
 
 #: Of the fields 1..16: tag and value for values below 128, tag, limit.
 _SCALARS = [([_tag(n) + value for value in _ONE_BYTE], _tag(n), _LIMITS[n]) for n in range(1, 17)]
-_LISTS = [(_tag(n), dtype) for n, dtype in _DTYPES.items()]
+#: Of the lists: tag and length for lengths below 128, tag, dtype.
+_LISTS = [([_tag(n) + size for size in _ONE_BYTE], _tag(n), dtype) for n, dtype in _DTYPES.items()]
 _TAGS = {n: _tag(n) for n in range(25, 32)}
 _scalars_of = attrgetter(*FIELDS[:16])
 lists_of = attrgetter(*LIST_FIELDS)
@@ -146,7 +147,7 @@ def encode_summed(header: Header, tensor: bytes | memoryview) -> bytes:
 
 
 def _encode(header: Header, summed: bytes | memoryview | None) -> bytes:
-    out: list[bytes] = []
+    out: list[bytes | memoryview] = []
     append = out.append
     for value, (small, tag, limit) in zip(_scalars_of(header), _SCALARS, strict=True):
         if value:
@@ -157,14 +158,14 @@ def _encode(header: Header, summed: bytes | memoryview | None) -> bytes:
             else:
                 raise ValueError(f"header: {value} does not fit its field")
     crc = 0
-    for array, (tag, dtype) in zip(lists_of(header), _LISTS, strict=True):
-        if array.size:
-            if array.dtype != dtype or array.ndim != 1:
-                raise TypeError(f"header: expected {dtype} [n], got {array.dtype} {array.shape}")
-            piece = array.tobytes()
-            crc = extend(crc, piece)
-            append(tag + encode_varint(len(piece)))
-            append(piece)
+    for array, (small, tag, dtype) in zip(lists_of(header), _LISTS, strict=True):
+        size = array.nbytes
+        if size:
+            if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
+                raise TypeError(f"header: expected {dtype} [n], contiguous, got {array.dtype} {array.shape}")
+            crc = extend(crc, array)
+            append(small[size] if size < 128 else tag + encode_varint(size))
+            append(array.data)
     if summed is not None:
         header.crc32c = extend_tensor(crc, summed)
     crc, trace, retry, retry_after, message, queue, compute = _trailing_of(header)

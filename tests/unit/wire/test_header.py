@@ -144,6 +144,7 @@ def test_cut_anywhere() -> None:
         ({"entry_row": np.array([1], np.int64)}, TypeError),
         ({"entry_row": np.zeros((1, 1), np.uint32)}, TypeError),
         ({"entry_weight": u32(1)}, TypeError),
+        ({"entry_row": u32(1, 2, 3, 4)[::2]}, TypeError),
     ],
 )
 def test_values_that_do_not_fit(change: dict[str, Any], error: type[Exception]) -> None:
