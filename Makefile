@@ -63,13 +63,13 @@ test: $(VENV)/.test-extra $(VENV)/.demo-source lint types
 	$(BIN)/pytest $(ARGS)
 
 reach: $(VENV)/.test-extra $(VENV)/.demo-source
-	@$(BIN)/python -m benchmarks.reach $(TOPIC) $(ARGS)
+	@$(BIN)/python -m benchmarks.reach $(TOPIC) $(if $(JSON),--json $(JSON)) $(ARGS)
 
 peers: $(PEERS)/.installed
 
 $(PEERS)/.installed: | preflight
 	@$(PEERS)/bin/python -c '' 2>/dev/null || "$$(.ci/preflight)" -m venv --clear $(PEERS)
-	@$(PEERS)/bin/python -m pip install --quiet torch transformers safetensors numpy
+	@$(PEERS)/bin/python -m pip install --quiet torch==2.13.0 transformers safetensors numpy
 	@touch $@
 
 clean:

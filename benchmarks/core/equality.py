@@ -33,6 +33,7 @@ from colibri.kernels.api import SamplingParams
 from colibri.kernels.cpu.backend import supported_isas
 from colibri.models.demo_model import build_demo_model, colibri_home
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
+from colibri.transport.link import LinkKind
 
 MATES = 15
 WHOLE = 512
@@ -59,7 +60,7 @@ MODELS = (
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What starting a deployment fixes."""
+    """What starting a deployment fixes. transport: gRPC over 'unix' or 'tcp', or 'shared' memory."""
 
     model: int
     mode: str
@@ -97,7 +98,9 @@ def draw_cells(
         while True:
             yield from rng.sample(list(values), len(values))
 
-    axes = [cycle(v) for v in (range(models), ("fp32", "bf16"), workers, ("unix", "tcp"), (1, 2), isas)]
+    axes = [
+        cycle(v) for v in (range(models), ("fp32", "bf16"), workers, ("unix", "tcp", "shared"), (1, 2), isas)
+    ]
     all_loads = [Load(*v) for v in itertools.product((False, True), (WHOLE, 1, 7, 64), (8, 16, 64))]
     drawn = [Place(*(next(axis) for axis in axes)) for _ in range(places)]  # type: ignore[arg-type]
     return [(place, rng.sample(all_loads, loads)) for place in drawn]
@@ -109,8 +112,14 @@ def deployed(model: Path, place: Place) -> Iterator[Deployment]:
     before, cpus = os.environ.get("COLIBRI_ISA"), os.sched_getaffinity(0)
     os.environ["COLIBRI_ISA"] = place.isa
     try:
+        shared = place.transport == "shared"
         options = DeploymentOptions(
-            model, place.workers, place.mode, threads=place.threads, transport=place.transport
+            model,
+            place.workers,
+            place.mode,
+            threads=place.threads,
+            transport="unix" if shared else place.transport,
+            link=LinkKind.SHARED_MEMORY if shared else LinkKind.GRPC,
         )
         with assemble(options, Phases(), Loading(False), lambda text: None) as deployment:
             yield deployment
