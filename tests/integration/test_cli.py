@@ -111,7 +111,10 @@ def test_what_does_not_fit_the_model_is_an_error(tiny_mixtral: Path) -> None:
         assert "Traceback" not in result.stderr
 
 
-def test_interrupt_is_exit_code_130_and_leaves_no_worker(tiny_mixtral: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_leaves_no_worker(
+    tiny_mixtral: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     command = [
         *COLIBRI,
         "generate",
@@ -128,9 +131,9 @@ def test_interrupt_is_exit_code_130_and_leaves_no_worker(tiny_mixtral: Path, tmp
     children = Path(f"/proc/{process.pid}/task").glob("*/children")
     workers = [int(pid) for file in children for pid in file.read_text().split()]
     assert len(workers) == 2
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=30)
-    assert process.returncode == 130, err
+    assert process.returncode == code, err
     assert not any(is_alive(pid) for pid in workers)
     assert list(tmp_path.iterdir()) == []
 

@@ -107,6 +107,7 @@ def assemble(
             directory = Directory(Membership(placement, {}))
 
         # This process computes while the workers wait and the other way round: it shares their CPUs.
+        undo.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
         os.sched_setaffinity(0, plan.coordinator_cpus)
         backend = _open_backend(options.backend, plan)
         undo.callback(backend.close)
@@ -134,10 +135,19 @@ def assemble(
         router = MoeRouter(backend, mode, gates, config.top_k, directory, executor)
         stack = DecoderStack(weights, backend)
         engine = Engine(stack, tokenizer, router, options.engine, numerics=numerics)
-        undo.pop_all()
-    return Deployment(
-        checkpoint, tokenizer, numerics, backend, weights, directory, executor, router, engine, launcher
-    )
+        return Deployment(
+            checkpoint,
+            tokenizer,
+            numerics,
+            backend,
+            weights,
+            directory,
+            executor,
+            router,
+            engine,
+            launcher,
+            undo.pop_all(),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from colibri.cli.sizes import size
@@ -25,7 +24,8 @@ from colibri.router_service.router import MoeRouter
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """launcher: None with `--workers 0`. Leaving the context ends everything."""
+    """launcher: None with `--workers 0`; undo: ends all parts but the engine. Leaving the context ends
+    everything."""
 
     checkpoint: Checkpoint
     tokenizer: Tokenizer | None
@@ -37,6 +37,7 @@ class Deployment:
     router: MoeRouter
     engine: Engine
     launcher: LocalLauncher | None
+    undo: contextlib.ExitStack
 
     @property
     def limits(self) -> RequestLimits:
@@ -77,14 +78,8 @@ class Deployment:
         return lines
 
     def close(self, grace_s: float = 0.0) -> None:
-        """Requests that run may go on for `grace_s` seconds; then engine, links, workers and threads end, in
-        this order."""
-        steps: list[Callable[[], None]] = [self.backend.close, self.executor.close]
-        if self.launcher is not None:
-            steps.insert(1, self.launcher.close)
-        with contextlib.ExitStack() as stack:
-            for step in steps:
-                stack.callback(step)
+        """Requests that run may go on for `grace_s` seconds; then the engine ends, and what it stood on."""
+        with self.undo:
             self.engine.close(grace_s)
 
     def abandon(self) -> None:
