@@ -42,14 +42,6 @@ def tiny_mixtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return random_mixtral(tmp_path_factory.mktemp("tiny") / "mixtral", TINY)
 
 
-@pytest.fixture(scope="session")
-def isas() -> tuple[str, ...]:
-    """The instruction paths of this machine."""
-    from colibri.kernels.cpu.backend import supported_isas
-
-    return tuple(supported_isas())
-
-
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     """No test module leaves a child process or a thread. What lives for the whole session was there

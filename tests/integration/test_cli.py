@@ -207,7 +207,7 @@ def test_router_over_workers_started_by_hand(tiny_mixtral: Path, tmp_path: Path)
             forward(0)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         metadata = {item.key: item.value for item in caught.value.trailing_metadata()}
-        assert metadata["colibri-peer"] == "a"
+        assert str(metadata["colibri-peer"]) == "a"
 
         with service(*expert, "--name=a", f"--listen={first}"):
             eventually(lambda: comes_back(forward, expected[0]), 30.0, "the router uses the new life")

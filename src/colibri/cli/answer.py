@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import secrets
 import sys
@@ -84,7 +83,7 @@ def answer(
         return 0
     print(flush=True)
     if args.receipts:
-        for token, receipt in itertools.zip_longest(ids, receipts):
+        for token, receipt in zip(ids, receipts, strict=True):
             print(f"{receipt:016x}  {token:>8}  {deployment.spell(token)}")
         print(f"{finished.receipt:016x}  the answer, on {finished.engine_numerics_id}")
     return 0
