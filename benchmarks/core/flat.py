@@ -16,7 +16,6 @@ from colibri.cluster.expert_calls import ask_status
 from colibri.kernels.cpu.backend import supported_isas
 from colibri.models.random_mixtral import random_mixtral
 
-
 FEW, MANY = 4, 128
 #: grpc starts and ends polling threads as it pleases.
 SLACK = 2
