@@ -1,25 +1,25 @@
-"""Frames: a header (field 1) and a chunk of a tensor (field 15, always last), with the checksum over both."""
+"""Frames: a header (field 1) and a chunk of a tensor (field 15, always last), with the checksum over both.
+
+Written bytes are protobuf's own serialisation: fields ascending, defaults left out, lists packed, shortest
+varints (https://protobuf.dev/programming-guides/encoding/). The reader scans just that shape and hands
+everything else that is legal protobuf (other orders, repeats, unknown fields, unpacked lists) to protobuf's
+parser.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
+from google_crc32c import extend
 
 from colibri.errors import FrameError
 from colibri.v1 import expert_pb2
+from colibri.wire._codec import Codec
 from colibri.wire.checksum import extend_lists, extend_tensor
-from colibri.wire.header import (
-    Header,
-    encode_summed,
-    encode_varint,
-    header_from_message,
-    lists_of,
-    scan_header,
-)
-
-_HEADER_TAG = 1 << 3 | 2
-_TENSOR_TAG = 15 << 3 | 2
+from colibri.wire.header import F32_DTYPE, U32_DTYPE, Header, header_from_message, lists_of
 
 
 class Frame(NamedTuple):
@@ -31,20 +31,14 @@ class Frame(NamedTuple):
     lists_crc: int = 0
 
 
-_NO_TENSOR = memoryview(b"")
-
-
 def write_frame(header: Header, tensor: bytes | memoryview = b"") -> tuple[bytes | memoryview, ...]:
     """The frame's parts, to be joined once by the link; the tensor is not copied.
 
     Sets header.crc32c. The parts joined are protobuf's own serialisation of the Frame. `tensor`: bytes, or a
-    contiguous memoryview of bytes.
+    contiguous memoryview of bytes. Raises ValueError or TypeError for a value that its field cannot hold.
     """
-    body = encode_summed(header, tensor)
-    size = len(tensor)
-    if not size:
-        return (b"\x0a", encode_varint(len(body)), body)
-    return (b"\x0a", encode_varint(len(body)), body, b"\x7a" + encode_varint(size), tensor)
+    prefix = _CODEC.prefix(header, tensor)
+    return (prefix, tensor) if len(tensor) else (prefix,)
 
 
 def read_frame(data: bytes) -> Frame:
@@ -52,7 +46,7 @@ def read_frame(data: bytes) -> Frame:
 
     Raises FrameError when the bytes are no Frame.
     """
-    frame = _scan_frame(data)
+    frame = scan_frame(data)
     return _parse_frame(data) if frame is None else frame
 
 
@@ -63,39 +57,13 @@ def verify(frame: Frame) -> None:
         raise FrameError(f"crc32c: expected {expected:#010x} (computed), got {got:#010x}")
 
 
-def _scan_frame(data: bytes) -> Frame | None:
-    size = len(data)
-    if size < 2 or data[0] != _HEADER_TAG:
-        return None
-    begin, length = _length(data, 1)
-    end = begin + length
-    if end > size:
-        return None
-    scanned = scan_header(data, begin, end)
+def scan_frame(data: bytes) -> Frame | None:
+    """Reads a canonical frame; None for anything else, which is then the full parser's."""
+    scanned = _CODEC.scan(data)
     if scanned is None:
         return None
-    header, crc = scanned
-    if end == size:
-        return Frame(header, _NO_TENSOR, crc)
-    if data[end] != _TENSOR_TAG:
-        return None
-    begin, length = _length(data, end + 1)
-    if begin + length != size:
-        return None
+    header, begin, crc = scanned
     return Frame(header, memoryview(data)[begin:], crc)
-
-
-def _length(data: bytes, pos: int) -> tuple[int, int]:
-    """Where the bytes begin whose length stands at pos, and the length; one beyond the data if it cannot be
-    read."""
-    value = shift = 0
-    for at in range(pos, min(pos + 5, len(data))):
-        byte = data[at]
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return at + 1, value
-        shift += 7
-    return len(data), 1
 
 
 def _parse_frame(data: bytes) -> Frame:
@@ -107,3 +75,29 @@ def _parse_frame(data: bytes) -> Frame:
         ) from error
     header = header_from_message(message.header)
     return Frame(header, memoryview(message.tensor), extend_lists(0, lists_of(header)))
+
+
+#: What codec.cpp calls a field of the header, by (type, repeated).
+_KINDS = {
+    (FieldDescriptor.TYPE_ENUM, False): "e",
+    (FieldDescriptor.TYPE_UINT32, False): "u",
+    (FieldDescriptor.TYPE_UINT64, False): "U",
+    (FieldDescriptor.TYPE_BOOL, False): "b",
+    (FieldDescriptor.TYPE_FIXED32, True): "I",
+    (FieldDescriptor.TYPE_FLOAT, True): "f",
+    (FieldDescriptor.TYPE_FIXED32, False): "x",
+    (FieldDescriptor.TYPE_BYTES, False): "B",
+    (FieldDescriptor.TYPE_STRING, False): "s",
+}
+
+
+def _make_codec() -> Codec:
+    absent = Header()
+    fields = [
+        (field.name, _KINDS[field.type, field.is_repeated], getattr(absent, field.name))
+        for field in expert_pb2.FrameHeader.DESCRIPTOR.fields
+    ]
+    return Codec(Header, fields, extend, extend_tensor, np.frombuffer, U32_DTYPE, F32_DTYPE)
+
+
+_CODEC = _make_codec()

@@ -4,6 +4,7 @@ frames."""
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -14,8 +15,7 @@ from hypothesis import strategies as st
 
 from colibri.errors import FrameError
 from colibri.v1 import expert_pb2
-from colibri.wire import frame as frames
-from colibri.wire.frame import read_frame, verify, write_frame
+from colibri.wire.frame import read_frame, scan_frame, verify, write_frame
 from colibri.wire.header import Header, header_from_message
 from colibri.wire.limits import FrameLimits
 from tests.support.frames import fields_of, forward, headers, message_of, tensors, u32
@@ -147,7 +147,7 @@ def compare(data: bytes) -> str:
         message = expert_pb2.Frame.FromString(data)
     except DecodeError:
         message = None
-    scanned = frames._scan_frame(data)
+    scanned = scan_frame(data)
     if message is None:
         assert scanned is None, data.hex()
         with pytest.raises(FrameError):
@@ -183,6 +183,31 @@ def test_the_scan_agrees_with_the_parser_on_mutated_frames() -> None:
         judged[compare(bytes(data))] += 1
     # Every outcome was really tried.
     assert min(judged.values()) > 1000, judged
+
+
+def test_only_bytes_are_read() -> None:
+    for data in (bytearray(b"\x0a\x00"), memoryview(b"\x0a\x00"), "text", None):
+        with pytest.raises(TypeError):
+            read_frame(data)  # type: ignore[arg-type]
+
+
+def test_nothing_leaks() -> None:
+    data = joined(forward(LIMITS, rows=3, trace_id=bytes(16), error_message="x"), bytes(96))
+    damaged = [data[:50], data[:-1], data.replace(b"\x9a\x01", b"\x9b\x01")]
+
+    def rounds(count: int) -> int:
+        for _ in range(count):
+            frame = read_frame(data)
+            write_frame(frame.header, frame.tensor)
+            for bad in damaged:
+                scan_frame(bad)
+            with pytest.raises(TypeError):
+                write_frame(Header(entry_row=[1]))  # type: ignore[arg-type]
+        return sys.getallocatedblocks()
+
+    rounds(50)
+    before = rounds(50)
+    assert rounds(500) < before + 300
 
 
 @settings(max_examples=300, deadline=None)

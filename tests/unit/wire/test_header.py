@@ -11,20 +11,11 @@ from hypothesis import given, settings
 
 from colibri.errors import FrameError
 from colibri.v1 import expert_pb2
-from colibri.wire.header import (
-    FIELDS,
-    LIST_FIELDS,
-    Header,
-    encode_header,
-    encode_varint,
-    header_from_message,
-    header_to_message,
-    parse_header,
-    scan_header,
-)
-from tests.support.frames import fields_of, headers, u32
+from colibri.wire.frame import read_frame, scan_frame, write_frame
+from colibri.wire.header import FIELDS, LIST_FIELDS, Header, header_from_message
+from tests.support.frames import fields_of, headers, message_of, u32
 
-EDGES = {
+EDGES: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(FIELDS, (0, 1, 127, 128, 16383, 16384, (1 << 32) - 1)),
     **dict.fromkeys(("kind", "compute_mode", "wire_dtype", "retry"), (0, 1, 127, 128, (1 << 31) - 1)),
     **dict.fromkeys(
@@ -37,12 +28,26 @@ EDGES = {
     "trace_id": (b"", b"\0", bytes(range(16)), bytes(200)),
     "error_message": ("", "a", "größe 模型", "x" * 200),
 }
+#: Set by the writer.
+del EDGES["crc32c"]
+
+
+def frame_of(header_bytes: bytes) -> bytes:
+    """A frame without a tensor; lengths of one or two bytes."""
+    size = len(header_bytes)
+    length = bytes((size,)) if size < 128 else bytes((size & 127 | 128, size >> 7))
+    return b"\x0a" + length + header_bytes
 
 
 def scanned(data: bytes) -> Header:
-    found = scan_header(data, 0, len(data))
+    found = scan_frame(data)
     assert found is not None
-    return found[0]
+    return found.header
+
+
+def written(header: Header) -> bytes:
+    (prefix,) = write_frame(header)
+    return bytes(prefix)
 
 
 def test_fields_are_the_protos() -> None:
@@ -56,28 +61,43 @@ def test_fields_are_the_protos() -> None:
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in EDGES.items() for v in values])
 def test_each_field_alone(name: str, value: Any) -> None:
     header = Header(**{name: value})
-    data = encode_header(header)
-    assert data == header_to_message(header).SerializeToString()
+    data = written(header)
+    message = message_of(header, b"")
+    assert data == message.SerializeToString()
     assert fields_of(scanned(data)) == fields_of(header)
-    assert fields_of(parse_header(data)) == fields_of(header)
+    assert fields_of(header_from_message(message.header)) == fields_of(header)
+
+
+@pytest.mark.parametrize("crc", [0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
+def test_every_checksum_is_read(crc: int) -> None:
+    message = expert_pb2.Frame(header=expert_pb2.FrameHeader(kind=1, crc32c=crc, queue_us=3))
+    header = scanned(message.SerializeToString())
+    assert (header.kind, header.crc32c, header.queue_us) == (1, crc, 3)
 
 
 @settings(max_examples=400, deadline=None)
 @given(headers)
 def test_any_header(header: Header) -> None:
-    data = encode_header(header)
-    assert data == header_to_message(header).SerializeToString()
+    data = written(header)
+    assert data == message_of(header, b"").SerializeToString()
     assert fields_of(scanned(data)) == fields_of(header)
 
 
 def test_lists_read_are_aligned_and_read_only() -> None:
-    data = encode_header(Header(kind=1, entry_row=u32(1, 2, 3), entry_weight=np.array([1.5], np.float32)))
-    for shift in range(4):
-        found = scan_header(b"x" * shift + data, shift, shift + len(data))
-        assert found is not None
-        for array in (found[0].entry_row, found[0].entry_weight):
+    for trace in range(4):
+        header = Header(trace_id=b"x" * trace, error_message="y" * trace, epoch=1 << 7 * trace)
+        header.entry_row, header.entry_weight = u32(1, 2, 3), np.array([1.5], np.float32)
+        found = scanned(written(header))
+        for array in (found.entry_row, found.entry_weight, found.entry_slot):
             assert array.flags.aligned
             assert not array.flags.writeable
+
+
+def test_what_is_read_outlives_the_frame() -> None:
+    data = bytearray(written(Header(entry_row=u32(7, 8), error_message="text")))
+    header = scanned(bytes(data))
+    del data
+    assert (header.entry_row.tolist(), header.error_message) == ([7, 8], "text")
 
 
 def other_shapes() -> dict[str, bytes]:
@@ -93,20 +113,21 @@ def other_shapes() -> dict[str, bytes]:
         "an empty list more": kind + row + b"\xa2\x01\x00",
         "a varint too wide for its field": b"\x08\x81\x80\x80\x80\x10" + row,
         "enum beyond 2^31": kind + b"\x60\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01" + row,
+        "another wire type": kind + b"\x15\x01\x02\x03\x04" + row,
     }
 
 
 @pytest.mark.parametrize("name", other_shapes())
 def test_other_shapes_go_to_the_full_parser(name: str) -> None:
-    data = other_shapes()[name]
-    assert scan_header(data, 0, len(data)) is None
-    expected = header_from_message(expert_pb2.FrameHeader.FromString(data))
-    assert fields_of(parse_header(data)) == fields_of(expected)
-    assert parse_header(data).entry_row.tolist() == [5, 6]
+    data = frame_of(other_shapes()[name])
+    assert scan_frame(data) is None
+    header = read_frame(data).header
+    assert fields_of(header) == fields_of(header_from_message(expert_pb2.Frame.FromString(data).header))
+    assert header.entry_row.tolist() == [5, 6]
 
 
 @pytest.mark.parametrize(
-    "data",
+    "header_bytes",
     [
         b"\x08",
         b"\x9a\x01\x08\x05\x00",
@@ -116,48 +137,61 @@ def test_other_shapes_go_to_the_full_parser(name: str) -> None:
         b"\x10" + b"\xff" * 11,
         b"\x10" + b"\x80" * 10 + b"\x00",
         b"\x03",
+        b"\x00\x00",
+        b"\xff" * 12,
     ],
 )
-def test_bytes_that_are_no_header(data: bytes) -> None:
-    assert scan_header(data, 0, len(data)) is None
-    with pytest.raises(FrameError, match=f"header: expected a FrameHeader, got {len(data)} bytes"):
-        parse_header(data)
+def test_bytes_that_are_no_header(header_bytes: bytes) -> None:
+    data = frame_of(header_bytes)
+    assert scan_frame(data) is None
+    with pytest.raises(FrameError, match=f"expected a colibri.v1.Frame, got {len(data)} bytes"):
+        read_frame(data)
 
 
 def test_cut_anywhere() -> None:
-    whole = encode_header(
-        Header(kind=1, correlation_id=300, entry_row=u32(1, 2), crc32c=7, error_message="é")
-    )
+    whole = written(Header(kind=1, correlation_id=300, entry_row=u32(1, 2), error_message="é", queue_us=300))[
+        2:
+    ]
     for end in range(len(whole)):
-        found = scan_header(whole, 0, end)
+        found = scan_frame(frame_of(whole[:end]))
         if found is not None:
             message = expert_pb2.FrameHeader.FromString(whole[:end])
-            assert fields_of(found[0]) == fields_of(header_from_message(message))
+            assert fields_of(found.header) == fields_of(header_from_message(message))
 
 
 @pytest.mark.parametrize(
-    ("change", "error"),
+    ("change", "error", "message"),
     [
-        ({"rows": 1 << 32}, ValueError),
-        ({"epoch": 1 << 64}, ValueError),
-        ({"rows": -1}, ValueError),
-        ({"entry_row": np.array([1], np.int64)}, TypeError),
-        ({"entry_row": np.zeros((1, 1), np.uint32)}, TypeError),
-        ({"entry_weight": u32(1)}, TypeError),
-        ({"entry_row": u32(1, 2, 3, 4)[::2]}, TypeError),
+        ({"rows": 1 << 32}, ValueError, "header.rows: expected 0 to 4294967295, got 4294967296"),
+        ({"epoch": 1 << 64}, ValueError, "header.epoch: expected 0 to 18446744073709551615, got 184467"),
+        ({"rows": -1}, ValueError, "header.rows: expected 0 to 4294967295, got -1"),
+        ({"kind": 1 << 31}, ValueError, "header.kind: expected 0 to 2147483647, got 2147483648"),
+        ({"last_chunk": 2}, ValueError, "header.last_chunk: expected 0 to 1, got 2"),
+        ({"rows": 1.5}, TypeError, "float"),
+        ({"entry_row": np.array([1], np.int64)}, TypeError, r"header.entry_row: expected uint32 \[n\]"),
+        ({"entry_row": np.array([1], np.int32)}, TypeError, r"header.entry_row: expected uint32 \[n\]"),
+        ({"entry_row": np.zeros((1, 1), np.uint32)}, TypeError, r"header.entry_row: expected uint32 \[n\]"),
+        (
+            {"entry_row": u32(1, 2, 3, 4)[::2]},
+            TypeError,
+            r"header.entry_row: expected uint32 \[n\], contiguous",
+        ),
+        (
+            {"entry_row": [1, 2]},
+            TypeError,
+            r"header.entry_row: expected uint32 \[n\], contiguous, got \[1, 2\]",
+        ),
+        ({"entry_weight": u32(1)}, TypeError, r"header.entry_weight: expected float32 \[n\]"),
+        ({"trace_id": "text"}, TypeError, "bytes"),
+        ({"error_message": b"bytes"}, TypeError, "."),
+        ({"error_message": "\ud800"}, UnicodeEncodeError, "surrogates"),
     ],
 )
-def test_values_that_do_not_fit(change: dict[str, Any], error: type[Exception]) -> None:
-    with pytest.raises(error):
-        encode_header(replace(Header(), **change))
+def test_values_that_do_not_fit(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        write_frame(replace(Header(), **change))
 
 
-def test_varints() -> None:
-    for value in (0, 1, 127, 128, 300, (1 << 64) - 1):
-        data = encode_varint(value)
-        assert sum((byte & 127) << 7 * at for at, byte in enumerate(data)) == value
-        assert all(byte > 127 for byte in data[:-1])
-        assert data[-1] < 128
-    for wrong in (-1, 1 << 64):
-        with pytest.raises(ValueError, match="varint"):
-            encode_varint(wrong)
+def test_numpy_numbers_are_numbers() -> None:
+    header = Header(rows=np.uint32(7), epoch=np.int64(300), units=np.uint16(9))  # type: ignore[arg-type]
+    assert written(header) == written(Header(rows=7, epoch=300, units=9))
