@@ -30,11 +30,12 @@ class Arrival(NamedTuple):
 
 
 class FrameInbox(Protocol):
-    """What a stream reads from. `wake` may come from any thread, as may `empty`; the rest is the serving thread's.
+    """What a stream reads from. `wake` may come from any thread, as may `empty`; the rest is the serving
+    thread's.
 
-    ended: nothing more will come. take: a frame that is there already. wait: the next frame; None when there is
-    something else to look at: a call of `wake`, the end, a second's time. set_busy: whether the serving thread will not
-    wait here soon. close: nothing is read any more.
+    ended: nothing more will come. take: a frame that is there already. wait: the next frame; None when there
+    is something else to look at: a call of `wake`, the end, a second's time. set_busy: whether the serving
+    thread will not wait here soon. close: nothing is read any more.
     """
 
     ended: bool

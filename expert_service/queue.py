@@ -36,7 +36,9 @@ class Work(NamedTuple):
 
 
 class Lane:
-    """One stream's waiting requests. `wake` makes its thread call `take` again; it must not wait itself."""
+    """One stream's waiting requests. `wake` makes its thread call `take` again; it must not wait itself.
+    wanting: a `take` came to nothing and the thread waits, or has been woken since: it owes the queue another
+    `take`."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake

@@ -1,6 +1,8 @@
-"""Frames on their way from a router of this host: taken from shared memory by the thread that serves the stream.
+"""Frames on their way from a router of this host: taken from shared memory by the thread that serves the
+stream.
 
-They stay in the ring until that thread takes them, so nothing but the ring bounds them and no helper is needed.
+They stay in the ring until that thread takes them, so nothing but the ring bounds them and no helper is
+needed.
 """
 
 from __future__ import annotations

@@ -125,24 +125,33 @@ class ExchangeStream:
         while self._answers:
             yield b"".join(self._answers[0])
             self._answers.popleft()
-        # While pieces of a big result leave, only small ones are computed in between, and those leave at
-        # once: they never wait behind the whole of the big one.
-        sending = self._sending is not None
-        work = self._worker.queue.take(
-            self._lane, will_wait=not sending, max_reply_bytes=CHUNK_BYTES if sending else None
-        )
-        if work is not None:
-            self._inbox.set_busy(sending or len(self._lane) > 0 or self._takes_long(work))
-            yield from self._answer(work)
-        elif not sending and not self._finished():
+        work = self._take()
+        if work is None and self._sending is None and not self._finished():
             # Without work the next thing can only be a frame; with work that waits, it may be the turn.
             self._inbox.set_busy(len(self._lane) > 0)
             arrival = self._inbox.wait()
-            if arrival is not None:
-                self._receive(arrival)
+            if arrival is None:
+                return
+            self._receive(arrival)
+            if self._answers:
+                return
+            work = self._take()
+        if work is not None:
+            self._inbox.set_busy(self._sending is not None or len(self._lane) > 0 or self._takes_long(work))
+            yield from self._answer(work)
         if self._sending is not None:
             self._inbox.set_busy(True)
             yield from self._send_piece(self._sending)
+
+    def _take(self) -> Work | None:
+        lane, sending = self._lane, self._sending is not None
+        if not lane and not lane.wanting:
+            return None
+        # While pieces of a big result leave, only small ones are computed in between, and those leave at
+        # once: they never wait behind the whole of the big one.
+        return self._worker.queue.take(
+            lane, will_wait=not sending, max_reply_bytes=CHUNK_BYTES if sending else None
+        )
 
     def _finished(self) -> bool:
         if self._broken:

@@ -7,7 +7,6 @@ the loop, and for a long prefill the check stays near one per cent of the comput
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import isfinite
 
 from colibri.errors import InvalidInput
@@ -16,6 +15,7 @@ from colibri.wire.header import Header
 from colibri.wire.limits import FrameLimits
 
 _STATUSES = frozenset(expert_pb2.UnitStatus.values())
+_PER_ENTRY = ("entry_slot", "entry_unit", "entry_weight")
 
 
 def check_forward(header: Header, limits: FrameLimits) -> None:
@@ -26,26 +26,31 @@ def check_forward(header: Header, limits: FrameLimits) -> None:
     one row.
     """
     rows, units = header.rows, header.units
-    _equal("compute_mode", header.compute_mode, limits.mode_number, limits.compute_mode)
-    _equal("wire_dtype", header.wire_dtype, limits.dtype_number, limits.compute_mode)
-    _below("layer", header.layer, limits.layers)
-    _equal("hidden", header.hidden, limits.hidden)
+    if header.compute_mode != limits.mode_number:
+        raise _differs("compute_mode", header.compute_mode, limits.mode_number, limits.compute_mode)
+    if header.wire_dtype != limits.dtype_number:
+        raise _differs("wire_dtype", header.wire_dtype, limits.dtype_number, limits.compute_mode)
+    if header.layer >= limits.layers:
+        raise _beyond("layer", header.layer, limits.layers)
+    if header.hidden != limits.hidden:
+        raise _differs("hidden", header.hidden, limits.hidden)
     if not 1 <= rows <= limits.max_rows:
         raise InvalidInput("rows", f"1 to {limits.max_rows}", rows)
-    _equal("total_bytes", header.total_bytes, rows * limits.row_bytes, f"{rows} rows of {limits.hidden}")
+    if header.total_bytes != rows * limits.row_bytes:
+        why = f"{rows} rows of {limits.hidden}"
+        raise _differs("total_bytes", header.total_bytes, rows * limits.row_bytes, why)
     entries = header.entry_row.size
     if not 1 <= entries <= rows * limits.top_k:
         raise InvalidInput("entry_row", f"1 to {rows * limits.top_k} entries (rows x top_k)", entries)
-    for name, size in (
-        ("entry_slot", header.entry_slot.size),
-        ("entry_unit", header.entry_unit.size),
-        ("entry_weight", header.entry_weight.size),
-    ):
-        _equal(name, size, entries, "as many as entry_row")
+    if not header.entry_slot.size == header.entry_unit.size == header.entry_weight.size == entries:
+        name = next(n for n in _PER_ENTRY if getattr(header, n).size != entries)
+        raise _differs(name, getattr(header, name).size, entries, "as many as entry_row")
     if not 1 <= units <= entries:
         raise InvalidInput("units", f"1 to {entries} (the number of entries)", units)
-    _equal("unit_slots", header.unit_slots.size, units, "one for each unit")
-    _equal("unit_status", header.unit_status.size, 0, "none in a request")
+    if header.unit_slots.size != units:
+        raise _differs("unit_slots", header.unit_slots.size, units, "one for each unit")
+    if header.unit_status.size:
+        raise _differs("unit_status", header.unit_status.size, 0, "none in a request")
     if len(header.trace_id) not in (0, 16):
         raise InvalidInput("trace_id", "0 or 16 bytes", len(header.trace_id))
     _check_groups(header, entries, limits.experts)
@@ -54,11 +59,17 @@ def check_forward(header: Header, limits: FrameLimits) -> None:
 
 def check_result(header: Header, units: int, limits: FrameLimits) -> None:
     """Raises InvalidInput unless a RESULT's first header answers a request of `units` units."""
-    _equal("units", header.units, units)
-    _equal("hidden", header.hidden, limits.hidden)
-    _equal("total_bytes", header.total_bytes, units * limits.result_row_bytes, f"{units} fp32 rows")
+    if header.units != units:
+        raise _differs("units", header.units, units)
+    if header.hidden != limits.hidden:
+        raise _differs("hidden", header.hidden, limits.hidden)
+    if header.total_bytes != units * limits.result_row_bytes:
+        raise _differs(
+            "total_bytes", header.total_bytes, units * limits.result_row_bytes, f"{units} fp32 rows"
+        )
     if header.unit_status.size:
-        _equal("unit_status", header.unit_status.size, units, "one for each unit, or none")
+        if header.unit_status.size != units:
+            raise _differs("unit_status", header.unit_status.size, units, "one for each unit, or none")
         unknown = set(header.unit_status.tolist()) - _STATUSES
         if unknown:
             raise InvalidInput("unit_status", f"one of {sorted(_STATUSES)}", min(unknown))
@@ -69,10 +80,12 @@ def _check_groups(header: Header, entries: int, experts: int) -> None:
     counts: list[int] = header.group_count.tolist()
     if not 1 <= len(ids) <= min(experts, entries):
         raise InvalidInput("group_expert", f"1 to {min(experts, entries)} groups", len(ids))
-    _equal("group_count", len(counts), len(ids), "one for each group")
-    if not all(a < b for a, b in pairwise(ids)):
+    if len(counts) != len(ids):
+        raise _differs("group_count", len(counts), len(ids), "one for each group")
+    if ids != sorted(set(ids)):
         raise InvalidInput("group_expert", "strictly ascending ids", ids)
-    _below("group_expert", ids[-1], experts)
+    if ids[-1] >= experts:
+        raise _beyond("group_expert", ids[-1], experts)
     if min(counts) < 1 or sum(counts) != entries:
         raise InvalidInput("group_count", f"counts above 0 with the sum {entries}", counts)
 
@@ -82,9 +95,12 @@ def _check_units(header: Header, rows: int, units: int, top_k: int) -> None:
     entry_slot: list[int] = header.entry_slot.tolist()
     entry_unit: list[int] = header.entry_unit.tolist()
     unit_slots: list[int] = header.unit_slots.tolist()
-    _below("entry_row", max(entry_row), rows)
-    _below("entry_slot", max(entry_slot), top_k)
-    _below("entry_unit", max(entry_unit), units)
+    if max(entry_row) >= rows:
+        raise _beyond("entry_row", max(entry_row), rows)
+    if max(entry_slot) >= top_k:
+        raise _beyond("entry_slot", max(entry_slot), top_k)
+    if max(entry_unit) >= units:
+        raise _beyond("entry_unit", max(entry_unit), units)
     if not all(map(isfinite, header.entry_weight.tolist())):
         raise InvalidInput("entry_weight", "finite weights", "NaN or Inf")
     unit_row = [rows] * units
@@ -110,11 +126,9 @@ def _check_units(header: Header, rows: int, units: int, top_k: int) -> None:
             raise InvalidInput(f"unit {unit}", expected, f"slots {found}")
 
 
-def _equal(field: str, got: int, expected: int, why: str = "") -> None:
-    if got != expected:
-        raise InvalidInput(field, f"{expected} ({why})" if why else str(expected), got)
+def _differs(field: str, got: int, expected: int, why: str = "") -> InvalidInput:
+    return InvalidInput(field, f"{expected} ({why})" if why else str(expected), got)
 
 
-def _below(field: str, got: int, bound: int) -> None:
-    if got >= bound:
-        raise InvalidInput(field, f"0 to {bound - 1}", got)
+def _beyond(field: str, got: int, bound: int) -> InvalidInput:
+    return InvalidInput(field, f"0 to {bound - 1}", got)
