@@ -222,6 +222,19 @@ def comes_back(forward: Callable[[int], Matrix], expected: Matrix) -> bool:
         return False
 
 
+def test_router_refuses_two_workers_of_one_name(tiny_mixtral: Path, tmp_path: Path) -> None:
+    listen = f"unix:{tmp_path}/a.sock"
+    with service(
+        "expert", str(tiny_mixtral), f"--backend={BACKEND}", "--name=a", f"--listen={listen}"
+    ) as worker:
+        twice = (f"--expert={worker.target}", f"--expert={worker.target}")
+        result = colibri("router", str(tiny_mixtral), *twice, "--listen=127.0.0.1:0", f"--backend={BACKEND}")
+        assert result.returncode == 1
+        assert "workers: expected names that differ, got a at" in result.stderr
+        worker.process.terminate()
+        assert worker.process.wait(30) == 0
+
+
 def test_router_without_workers_names_the_address(tiny_mixtral: Path, tmp_path: Path) -> None:
     result = colibri(
         "router",
