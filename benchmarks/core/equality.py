@@ -213,7 +213,7 @@ def measure_tiny(seed: int = 2026, places: int = 40, loads: int = 10) -> Outcome
 def measure_demo(seed: int = 2027, places: int = 10, loads: int = 3) -> Outcome:
     cells = draw_cells(seed, 1, places, loads, (0, 1, 2, 3, 8), supported_isas())
     model = build_demo_model(colibri_home(os.environ))
-    done, compared, bad, wrong = sweep([model], Sizes(vocab=49152, prompt=40, new=4), cells)
+    done, compared, bad, wrong = sweep([model], Sizes(vocab=49152, prompt=14, new=3), cells)
     return Outcome(
         f"{bad} of {done} cells differ ({compared} digests, seed {seed}, {places} deployments)",
         bad == 0 and done >= 30,
