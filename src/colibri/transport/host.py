@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 def host_id(proc: Path = Path("/proc")) -> str:
-    """Equal for two processes that can open each other's descriptors under /proc; empty where that is not known."""
+    """Equal for two processes that can open each other's descriptors under /proc; empty where that is not
+    known."""
     try:
         boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink(proc / "self/ns/pid")

@@ -1,9 +1,10 @@
-"""The link of two processes on one host: the frames travel through shared memory, gRPC's Attach call holds the link.
+"""The link of two processes on one host: the frames travel through shared memory, gRPC's Attach call holds
+the link.
 
 A hop is then a copy and a glance at a word instead of four thread hand-overs. Who waits yields its core for a
-moment and then sleeps, so that more processes than cores do no harm. The memory is a nameless descriptor of the
-worker's: nothing is left behind, however the two end. A peer that dies ends the Attach call, which closes the rings
-and so wakes whoever waits.
+moment and then sleeps, so that more processes than cores do no harm. The memory is a nameless descriptor of
+the worker's: nothing is left behind, however the two end. A peer that dies ends the Attach call, which closes
+the rings and so wakes whoever waits.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from colibri.v1 import expert_pb2, expert_pb2_grpc
 #: Version of the memory's layout (ring_memory.cpp).
 LAYOUT = 1
 TOKEN_BYTES = 16
-#: How long a waiting side yields before it sleeps: about what waking a sleeping core costs several times over.
+#: How long a waiting side yields before it sleeps: about what waking a sleeping core costs several times
+#: over.
 SPIN_S = 50e-6
 #: 1 MiB: small frames go round in what a core caches.
 MIN_RING_BITS = 20
@@ -34,7 +36,8 @@ def ring_bytes(max_frame_bytes: int) -> int:
 
 
 class SharedMemoryLink:
-    """A Link (colibri.transport.link) to a worker of this host, over an open channel, which stays the caller's."""
+    """A Link (colibri.transport.link) to a worker of this host, over an open channel, which stays the
+    caller's."""
 
     def __init__(self, channel: grpc.Channel, peer: str, host: str, timeout_s: float) -> None:
         """Raises WorkerLost or the worker's typed error when it cannot be attached within `timeout_s`."""

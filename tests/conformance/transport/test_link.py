@@ -98,6 +98,18 @@ def test_many_threads_send(server: FrameServer, connect: Connect) -> None:
     assert got == {name: list(range(100)) for name in range(4)}
 
 
+def test_frames_sent_before_the_end_are_received(server: FrameServer, connect: Connect) -> None:
+    link = connect(server.target)
+    frames = [b"%d" % number + bytes(size) for number, size in enumerate((1, 100_000, 3, 200_000, 5))]
+    for frame in (*frames, b"end"):
+        link.send((frame,))
+    time.sleep(0.3)
+    for frame in frames:
+        assert link.receive(10.0) == frame
+    with pytest.raises(WorkerLost, match=r"w7: the worker ended the stream"):
+        link.receive(10.0)
+
+
 @pytest.mark.parametrize("wait", [0.0, 0.05, -1.0])
 def test_a_wait_that_is_over_leaves_the_link_alive(
     server: FrameServer, connect: Connect, wait: float
