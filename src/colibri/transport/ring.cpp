@@ -51,7 +51,7 @@ void Ring::copy_out(uint64_t position, void* to, size_t size) const {
 
 Outcome Ring::write(const Part* parts, size_t count, uint64_t size, int64_t deadline_ns) {
   const uint64_t need = kHeader + padded(size);
-  const uint64_t tail = control_->tail.load(std::memory_order_relaxed);
+  const uint64_t tail = position_.load(std::memory_order_relaxed);
   for (;;) {
     if (closed()) return Outcome::kClosed;
     const uint32_t seen = control_->taken.load(std::memory_order_acquire);
@@ -61,40 +61,45 @@ Outcome Ring::write(const Part* parts, size_t count, uint64_t size, int64_t dead
     const int64_t left = deadline_ns - monotonic_ns();
     if (left <= 0) return Outcome::kTimeout;
     control_->producer_sleeps.store(1, std::memory_order_seq_cst);
-    if (tail - control_->head.load(std::memory_order_seq_cst) == used)
+    if (tail - control_->head.load(std::memory_order_seq_cst) == used && !closed())
       futex_sleep(&control_->taken, seen, std::min(left, kSliceNs));
     control_->producer_sleeps.store(0, std::memory_order_relaxed);
   }
-  const uint32_t header[2] = {static_cast<uint32_t>(size), 0};
-  copy_in(tail, header, sizeof header);
+  const uint64_t header = size;
+  copy_in(tail, &header, sizeof header);
   uint64_t at = tail + kHeader;
   for (size_t i = 0; i < count; at += parts[i++].size) copy_in(at, parts[i].data, parts[i].size);
   // Published only now, so a producer that dies leaves no torn record.
+  position_.store(tail + need, std::memory_order_relaxed);
   control_->tail.store(tail + need, std::memory_order_seq_cst);
   control_->written.fetch_add(1, std::memory_order_seq_cst);
   if (control_->consumer_sleeps.load(std::memory_order_seq_cst)) futex_wake(&control_->written);
   return Outcome::kDone;
 }
 
-bool Ring::peek(uint64_t* size, Outcome* bad) const {
-  const uint64_t head = control_->head.load(std::memory_order_relaxed);
+std::optional<Outcome> Ring::peek(uint64_t* size) const {
+  const uint64_t head = position_.load(std::memory_order_relaxed);
   const uint64_t ready = control_->tail.load(std::memory_order_seq_cst) - head;
-  if (ready == 0) return false;
-  uint32_t header[2] = {0, 1};
-  if (ready <= bytes_ && ready >= kHeader) copy_out(head, header, sizeof header);
-  *size = header[0];
-  if (header[1] != 0 || kHeader + padded(*size) > ready) *bad = Outcome::kCorrupt;
-  return true;
+  if (ready == 0) return std::nullopt;
+  if (ready > bytes_ || ready < kHeader) return Outcome::kCorrupt;
+  // One load that the compiler cannot repeat: the peer may change the word between check and use. Own positions are
+  // multiples of 8, so a header never wraps.
+  const auto* at = reinterpret_cast<const uint64_t*>(data_ + (head & (bytes_ - 1)));
+  const uint64_t header = __atomic_load_n(at, __ATOMIC_RELAXED);
+  // The upper half, which must be zero, makes too large a number of it.
+  if (header > ready - kHeader || padded(header) > ready - kHeader) return Outcome::kCorrupt;
+  *size = header;
+  return Outcome::kDone;
 }
 
 Outcome Ring::wait(uint64_t* size, int64_t deadline_ns, int64_t spin_ns, const std::atomic<uint32_t>* interrupt) {
   const int64_t spin_until = monotonic_ns() + spin_ns;
   for (;;) {
     const uint32_t seen = control_->written.load(std::memory_order_acquire);
-    Outcome outcome = Outcome::kDone;
-    // What was written before the close is still delivered.
-    if (peek(size, &outcome)) return outcome;
-    if (closed()) return Outcome::kClosed;
+    // Asked before the records: what was written before the close is still delivered.
+    const bool over = closed();
+    if (const auto outcome = peek(size)) return *outcome;
+    if (over) return Outcome::kClosed;
     if (interrupt->load(std::memory_order_acquire)) return Outcome::kInterrupted;
     const int64_t now = monotonic_ns();
     if (now >= deadline_ns) return Outcome::kTimeout;
@@ -104,22 +109,23 @@ Outcome Ring::wait(uint64_t* size, int64_t deadline_ns, int64_t spin_ns, const s
       continue;
     }
     control_->consumer_sleeps.store(1, std::memory_order_seq_cst);
-    const uint64_t head = control_->head.load(std::memory_order_relaxed);
-    if (control_->tail.load(std::memory_order_seq_cst) == head && !closed() && !interrupt->load())
+    if (!ready() && !closed() && !interrupt->load())
       futex_sleep(&control_->written, seen, std::min(deadline_ns - now, kSliceNs));
     control_->consumer_sleeps.store(0, std::memory_order_relaxed);
   }
 }
 
 void Ring::take(void* out, uint64_t size) {
-  const uint64_t head = control_->head.load(std::memory_order_relaxed);
+  const uint64_t head = position_.load(std::memory_order_relaxed), next = head + kHeader + padded(size);
   copy_out(head + kHeader, out, size);
-  control_->head.store(head + kHeader + padded(size), std::memory_order_seq_cst);
+  position_.store(next, std::memory_order_seq_cst);
+  control_->head.store(next, std::memory_order_seq_cst);
   control_->taken.fetch_add(1, std::memory_order_seq_cst);
   if (control_->producer_sleeps.load(std::memory_order_seq_cst)) futex_wake(&control_->taken);
 }
 
 void Ring::close() {
+  shut_.store(true);
   control_->closed.store(1, std::memory_order_seq_cst);
   control_->taken.fetch_add(1, std::memory_order_seq_cst);
   futex_wake(&control_->taken);

@@ -32,8 +32,10 @@ static_assert(sizeof(Header) <= kPage, "the header has one page");
 
 uint64_t segment_bytes(uint64_t ring_bytes) { return kPage + 2 * ring_bytes; }
 
+bool is_ring_size(uint64_t bytes) { return bytes >= kMinRing && bytes <= kMaxRing && !(bytes & (bytes - 1)); }
+
 void check_arguments(uint64_t ring_bytes, const std::string& token) {
-  if (ring_bytes < kMinRing || ring_bytes > kMaxRing || (ring_bytes & (ring_bytes - 1)))
+  if (!is_ring_size(ring_bytes))
     fail("ring_bytes: expected a power of two from 4096 to 2^30, got " + std::to_string(ring_bytes));
   if (token.size() != kTokenBytes) fail("token: expected 16 bytes, got " + std::to_string(token.size()));
 }
@@ -70,27 +72,29 @@ RingMemory RingMemory::create(uint64_t ring_bytes, const std::string& token) {
 
 RingMemory RingMemory::open(const std::string& path, const std::string& token) {
   check_arguments(kMinRing, token);
-  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  // The path is the peer's word: whatever lies there, opening it has no side effect and does not wait.
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) fail("cannot open the worker's descriptor", errno);
   struct stat facts;
-  const int seals = fcntl(fd, F_GET_SEALS);
-  if (fstat(fd, &facts) || seals < 0 || !(seals & F_SEAL_SHRINK) || facts.st_size < static_cast<off_t>(kPage)) {
+  const int seals = fcntl(fd, F_GET_SEALS), fixed = F_SEAL_SHRINK | F_SEAL_GROW;
+  if (fstat(fd, &facts) || seals < 0 || (seals & fixed) != fixed) {
     close(fd);
     fail("the worker's descriptor is no sealed memory");
   }
-  const auto bytes = static_cast<uint64_t>(facts.st_size);
-  void* base = map(fd, bytes);
-  const auto* header = static_cast<const Header*>(base);
-  const uint64_t ring_bytes = header->ring_bytes;
-  const bool sized = ring_bytes >= kMinRing && ring_bytes <= kMaxRing && !(ring_bytes & (ring_bytes - 1));
-  if (header->magic != kMagic || !sized || segment_bytes(ring_bytes) != bytes ||
-      std::memcmp(header->token, token.data(), kTokenBytes)) {
-    munmap(base, bytes);
+  // From the sealed size, which cannot change; the header only has to agree.
+  const auto bytes = static_cast<uint64_t>(facts.st_size), ring_bytes = (bytes - kPage) / 2;
+  if (bytes < kPage || !is_ring_size(ring_bytes) || segment_bytes(ring_bytes) != bytes) {
     close(fd);
-    fail("the worker's descriptor is not the memory that it offered");
+    fail("the worker's descriptor has an impossible size: " + std::to_string(bytes));
   }
+  void* base = map(fd, bytes);
   close(fd);  // the mapping holds the memory
-  return RingMemory(-1, base, ring_bytes);
+  RingMemory memory(-1, base, ring_bytes);
+  const auto* header = static_cast<const Header*>(base);
+  if (header->magic != kMagic || header->ring_bytes != ring_bytes ||
+      std::memcmp(header->token, token.data(), kTokenBytes))
+    fail("the worker's descriptor is not the memory that it offered");
+  return memory;
 }
 
 RingMemory::RingMemory(RingMemory&& other) noexcept

@@ -16,7 +16,7 @@ class RingMemory {
   // `ring_bytes`: of each direction, a power of two from 4 KiB to 1 GiB. Throws std::runtime_error.
   static RingMemory create(uint64_t ring_bytes, const std::string& token);
   // `path`: where the creator's descriptor can be opened. Refuses (std::runtime_error) what is not such a memory, not
-  // sealed against shrinking, or has another token.
+  // of a sealed size, or has another token.
   static RingMemory open(const std::string& path, const std::string& token);
 
   RingMemory(RingMemory&& other) noexcept;

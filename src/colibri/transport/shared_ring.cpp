@@ -3,7 +3,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
+#include <chrono>
 #include <cmath>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -23,40 +25,45 @@ class Closed : public std::runtime_error {
 
 // Python's signals are looked at this often while a wait lasts.
 constexpr int64_t kLookNs = 200'000'000;
+// Longer than the copy of a record takes.
+constexpr int64_t kCopyNs = 10'000'000;
 
 int64_t deadline_of(double timeout_s) {
   if (!(timeout_s >= 0)) throw nb::value_error("timeout_s: expected a number >= 0");
   return monotonic_ns() + static_cast<int64_t>(std::fmin(timeout_s, 1e6) * 1e9);
 }
 
-// Contiguous buffers of the parts of a record, held while they are copied.
+// A contiguous view of one part of a record.
+class View {
+ public:
+  explicit View(nb::handle part) {
+    if (PyObject_GetBuffer(part.ptr(), &buffer_, PyBUF_SIMPLE)) throw nb::python_error();
+  }
+  ~View() { PyBuffer_Release(&buffer_); }
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+
+  Part part() const { return {buffer_.buf, static_cast<size_t>(buffer_.len)}; }
+
+ private:
+  Py_buffer buffer_;
+};
+
+// The parts of a record, held while they are copied.
 class Buffers {
  public:
   explicit Buffers(nb::handle parts) {
     for (nb::handle part : parts) {
-      views_.emplace_back();
-      if (PyObject_GetBuffer(part.ptr(), &views_.back(), PyBUF_SIMPLE)) {
-        views_.pop_back();
-        release();
-        throw nb::python_error();
-      }
-      parts_.push_back({views_.back().buf, static_cast<size_t>(views_.back().len)});
+      parts_.push_back(views_.emplace_back(part).part());
       size_ += parts_.back().size;
     }
   }
-  ~Buffers() { release(); }
-  Buffers(const Buffers&) = delete;
-  Buffers& operator=(const Buffers&) = delete;
 
   const std::vector<Part>& parts() const { return parts_; }
   uint64_t size() const { return size_; }
 
  private:
-  void release() {
-    for (auto& view : views_) PyBuffer_Release(&view);
-    views_.clear();
-  }
-  std::vector<Py_buffer> views_;
+  std::deque<View> views_;  // a view must stay where it was made
   std::vector<Part> parts_;
   uint64_t size_ = 0;
 };
@@ -79,18 +86,28 @@ class SharedRing {
       throw nb::value_error(("parts: expected at most " + std::to_string(max_record()) + " bytes, got " +
                              std::to_string(buffers.size())).c_str());
     const int64_t deadline = deadline_of(timeout_s);
-    Outcome outcome;
-    {
-      nb::gil_scoped_release released;
-      std::lock_guard<std::mutex> one_at_a_time(writing_);
-      outcome = out_.write(buffers.parts().data(), buffers.parts().size(), buffers.size(), deadline);
+    for (;;) {
+      const int64_t now = monotonic_ns(), until = std::min(deadline, now + kLookNs);
+      Outcome outcome = Outcome::kTimeout;
+      {
+        nb::gil_scoped_release released;
+        // Another writer may wait for room, so there is a bound; one that merely copies is always waited for.
+        const auto for_turn = std::chrono::nanoseconds(std::max(until - now, kCopyNs));
+        std::unique_lock<std::timed_mutex> turn(writing_, for_turn);
+        if (turn) outcome = out_.write(buffers.parts().data(), buffers.parts().size(), buffers.size(), until);
+      }
+      if (outcome != Outcome::kTimeout || monotonic_ns() >= deadline) return check(outcome);
+      if (PyErr_CheckSignals()) throw nb::python_error();
     }
-    return check(outcome);
   }
 
   // bytes, or None when nothing came in time or `wake` was called.
   nb::object read(double timeout_s, double spin_s) {
+    if (!(spin_s >= 0)) throw nb::value_error("spin_s: expected a number >= 0");
     const int64_t deadline = deadline_of(timeout_s), spin = static_cast<int64_t>(std::fmin(spin_s, 1.0) * 1e9);
+    // A second reader would take a record by the size of another.
+    std::unique_lock<std::mutex> only(reading_, std::try_to_lock);
+    if (!only) throw std::runtime_error("shared memory: another thread is reading");
     uint64_t size = 0;
     for (;;) {
       const int64_t now = monotonic_ns();
@@ -104,7 +121,7 @@ class SharedRing {
         continue;
       }
       if (outcome == Outcome::kInterrupted) {
-        interrupt_.store(0);
+        interrupt_.exchange(0);  // a read, too: what came before the call of wake is seen from here on
         return nb::none();
       }
       if (!check(outcome)) return nb::none();
@@ -134,7 +151,8 @@ class SharedRing {
 
   RingMemory memory_;
   Ring out_, in_;
-  std::mutex writing_;
+  std::timed_mutex writing_;
+  std::mutex reading_;
   std::atomic<uint32_t> interrupt_{0};
 };
 
