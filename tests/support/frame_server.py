@@ -3,24 +3,31 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 
 from colibri.rpc.server import RpcServer, Service, build_server
+from colibri.transport._shared_ring import SharedRing
 from colibri.transport.grpc_stream import EXCHANGE_METHOD
 from colibri.transport.options import server_options
+from colibri.transport.shared_memory import TOKEN_BYTES, ring_bytes
+from colibri.v1 import expert_pb2
 
 MAX_FRAME = 2 << 20
 
 
 class FrameServer:
     """Frames starting with: `end` end the stream, `abort` end it with a status, `flood` are answered by 1000
-    frames of 64 KiB, `deaf` stop the reading; all others come back as they are."""
+    frames of 64 KiB, `deaf` stop the reading; all others come back as they are. Both Exchange and Attach do
+    so."""
 
     def __init__(self, listen: str) -> None:
         self.flooded = 0
@@ -42,9 +49,32 @@ class FrameServer:
         self._server.stop(0.0)
 
     def _register(self, server: grpc.Server) -> None:
-        handler = grpc.stream_stream_rpc_method_handler(self._exchange)
         service, _, method = EXCHANGE_METHOD.lstrip("/").partition("/")
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            method: grpc.stream_stream_rpc_method_handler(self._exchange),
+            "Attach": grpc.unary_stream_rpc_method_handler(
+                self._attach,
+                expert_pb2.AttachRequest.FromString,
+                expert_pb2.AttachReply.SerializeToString,
+            ),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+
+    def _attach(
+        self, request: expert_pb2.AttachRequest, context: grpc.ServicerContext
+    ) -> Iterator[expert_pb2.AttachReply]:
+        token = secrets.token_bytes(TOKEN_BYTES)
+        ring = SharedRing.create(ring_bytes(MAX_FRAME), token)
+        context.add_callback(ring.close)
+        yield expert_pb2.AttachReply(pid=os.getpid(), fd=ring.fd, token=token)
+        try:
+            for frame in self._exchange(_records(ring), context):
+                if not ring.write((frame,), 30.0):
+                    return
+        except ConnectionError:
+            return
+        finally:
+            ring.close()
 
     def _exchange(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         for frame in requests:
@@ -60,6 +90,14 @@ class FrameServer:
                 self.hear.wait(30)
             else:
                 yield frame
+
+
+def _records(ring: SharedRing) -> Iterator[bytes]:
+    """Ends with the ring, by its ConnectionError."""
+    while True:
+        record = ring.read(1.0, 0.0)
+        if record is not None:
+            yield record
 
 
 def main() -> None:

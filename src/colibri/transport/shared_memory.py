@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import grpc
 
-from colibri.errors import DeadlineExpired, WorkerLost
+from colibri.errors import Cancelled, DeadlineExpired, WorkerLost
 from colibri.rpc.status import from_rpc_error
 from colibri.transport._shared_ring import SharedRing
 from colibri.transport.link import SEND_TIMEOUT_S, LinkKind
@@ -28,6 +28,8 @@ TOKEN_BYTES = 16
 SPIN_S = 50e-6
 #: 1 MiB: small frames go round in what a core caches.
 MIN_RING_BITS = 20
+#: How long the reason of an end is waited for.
+_REASON_S = 1.0
 
 
 def ring_bytes(max_frame_bytes: int) -> int:
@@ -43,6 +45,7 @@ class SharedMemoryLink:
         """Raises WorkerLost or the worker's typed error when it cannot be attached within `timeout_s`."""
         self._peer = peer
         self._lost: str | None = None
+        self._over = threading.Event()
         self._lock = threading.Lock()
         self._ring: SharedRing | None = None
         request = expert_pb2.AttachRequest(host=host, layout=LAYOUT)
@@ -55,10 +58,16 @@ class SharedMemoryLink:
             offer = next(self._call)
             self._ring = SharedRing.open(f"/proc/{offer.pid}/fd/{offer.fd}", offer.token)
         except grpc.RpcError as error:
-            raise from_rpc_error(error, peer) from None
-        except (RuntimeError, StopIteration) as error:
+            cause = from_rpc_error(error, peer)
+            if isinstance(cause, Cancelled):
+                cause = WorkerLost(f"{peer}: not attached within {timeout_s:g} s", peer=peer)
+            raise cause from None
+        except BaseException as error:
             self._call.cancel()
-            raise WorkerLost(f"{peer}: cannot attach: {error}", peer=peer) from None
+            if isinstance(error, RuntimeError | StopIteration):
+                text = str(error) or "the worker offered nothing"
+                raise WorkerLost(f"{peer}: cannot attach: {text}", peer=peer) from None
+            raise
         finally:
             timer.cancel()
         if not self._call.add_callback(self._ended):
@@ -75,9 +84,15 @@ class SharedMemoryLink:
     def send(self, parts: Sequence[bytes | memoryview], timeout_s: float = SEND_TIMEOUT_S) -> None:
         """See Link.send. The parts are copied before the call returns."""
         try:
-            if self._attached().write(parts, timeout_s):
+            if self._attached().write(parts, max(0.0, timeout_s)):
                 return
+        except ValueError as error:
+            self._lose(f"{self._peer}: stream lost: RESOURCE_EXHAUSTED: {error}")
+            raise self._error() from None
         except ConnectionError:
+            raise self._error() from None
+        except RuntimeError as error:
+            self._lose(f"{self._peer}: {error}")
             raise self._error() from None
         raise DeadlineExpired(f"{self._peer}: did not take a frame within {timeout_s:g} s", peer=self._peer)
 
@@ -103,16 +118,22 @@ class SharedMemoryLink:
         return self._ring
 
     def _error(self) -> WorkerLost:
-        return WorkerLost(self._lost or f"{self._peer}: the worker ended the link", peer=self._peer)
+        # The rings may say a moment before the call does that it is over, but only the call says why.
+        self._over.wait(_REASON_S)
+        return WorkerLost(self._lost or f"{self._peer}: the worker ended the stream", peer=self._peer)
 
     def _ended(self) -> None:
         # On a thread of grpc, when the call is over for whatever reason.
         code, details = self._call.code(), self._call.details()
-        self._lose(f"{self._peer}: link lost: {code.name if code else 'UNKNOWN'}: {details}")
+        if code is grpc.StatusCode.OK:
+            self._lose(f"{self._peer}: the worker ended the stream")
+        else:
+            self._lose(f"{self._peer}: stream lost: {code.name if code else 'UNKNOWN'}: {details}")
 
     def _lose(self, reason: str) -> None:
         with self._lock:
             if self._lost is None:
                 self._lost = reason
+        self._over.set()
         if self._ring is not None:
             self._ring.close()

@@ -14,8 +14,13 @@ import grpc
 import pytest
 
 from colibri.errors import DeadlineExpired, WorkerLost
-from colibri.transport.grpc_stream import GrpcStreamLink, open_channel
+from colibri.transport.grpc_stream import QUEUED_BYTES, GrpcStreamLink, open_channel
+from colibri.transport.host import host_id
+from colibri.transport.link import Link, LinkKind
+from colibri.transport.shared_memory import SharedMemoryLink, ring_bytes
 from tests.support.frame_server import MAX_FRAME, FrameServer
+
+Connect = Callable[..., Link]
 
 ROOT = Path(__file__).resolve().parents[3]
 PEER = "w7"
@@ -33,14 +38,25 @@ def server(listen: str) -> Iterator[FrameServer]:
     server.stop()
 
 
-@pytest.fixture
-def connect() -> Iterator[Callable[..., GrpcStreamLink]]:
-    channels: list[grpc.Channel] = []
-    links: list[GrpcStreamLink] = []
+@pytest.fixture(params=[LinkKind.GRPC, LinkKind.SHARED_MEMORY], ids=lambda kind: kind.value)
+def kind(request: pytest.FixtureRequest) -> LinkKind:
+    assert isinstance(request.param, LinkKind)
+    return request.param
 
-    def link(target: str, **options: int) -> GrpcStreamLink:
+
+@pytest.fixture
+def connect(kind: LinkKind) -> Iterator[Connect]:
+    channels: list[grpc.Channel] = []
+    links: list[Link] = []
+
+    def link(target: str, queued_bytes: int = QUEUED_BYTES) -> Link:
         channels.append(open_channel(target, MAX_FRAME))
-        links.append(GrpcStreamLink(channels[-1], PEER, **options))
+        links.append(
+            GrpcStreamLink(channels[-1], PEER, queued_bytes)
+            if kind is LinkKind.GRPC
+            else SharedMemoryLink(channels[-1], PEER, host_id(), timeout_s=10.0)
+        )
+        assert links[-1].kind is kind
         return links[-1]
 
     yield link
@@ -50,12 +66,25 @@ def connect() -> Iterator[Callable[..., GrpcStreamLink]]:
         channel.close()
 
 
-Connect = Callable[..., GrpcStreamLink]
-
-
-def fill(link: GrpcStreamLink, frame: bytes, timeout_s: float) -> None:
+def fill(link: Link, frame: bytes, timeout_s: float) -> None:
     for _ in range(200):
         link.send((frame,), timeout_s=timeout_s)
+
+
+def fill_slowly(link: Link) -> None:
+    """Sends until the link is known to be lost, 10 s long."""
+    for _ in range(1000):
+        link.send((b"x",))
+        time.sleep(0.01)
+
+
+def send_and_receive(link: Link, frame: bytes) -> memoryview:
+    link.send((frame,))
+    return link.receive(10.0)
+
+
+def open_and_use(connect: Connect, target: str, use: Callable[[Link], object]) -> None:
+    use(connect(target))
 
 
 def test_frames_come_back_in_order_and_whole(server: FrameServer, connect: Connect) -> None:
@@ -146,7 +175,11 @@ def test_a_status_is_named(server: FrameServer, connect: Connect) -> None:
 
 def test_a_frame_beyond_the_limit_costs_this_stream_only(server: FrameServer, connect: Connect) -> None:
     link, other = connect(server.target), connect(server.target)
-    link.send((bytes(MAX_FRAME + 1),))
+    # The ring's own limit is higher than that of a gRPC message.
+    frame = bytes(ring_bytes(MAX_FRAME))
+    with pytest.raises(WorkerLost, match=r"w7: stream lost: RESOURCE_EXHAUSTED") as caught:
+        send_and_receive(link, frame)
+    assert (caught.value.peer, caught.value.retryable) == (PEER, True)
     with pytest.raises(WorkerLost, match=r"w7: stream lost: RESOURCE_EXHAUSTED"):
         link.receive(10.0)
     other.send((b"fine",))
@@ -154,11 +187,12 @@ def test_a_frame_beyond_the_limit_costs_this_stream_only(server: FrameServer, co
 
 
 def test_nobody_there(listen: str, connect: Connect) -> None:
-    link = connect(listen.replace(":0", ":1"))
-    with pytest.raises(WorkerLost, match=r"w7: stream lost: UNAVAILABLE"):
-        link.receive(10.0)
-    with pytest.raises(WorkerLost, match=r"w7: stream lost: UNAVAILABLE"):
-        link.send((b"x",))
+    target = listen.replace(":0", ":1")
+    # Memory is attached as the link opens; a stream's end is met by its first use.
+    for use in (lambda link: link.receive(10.0), lambda link: fill_slowly(link)):
+        with pytest.raises(WorkerLost, match=r"w7: (stream lost: )?UNAVAILABLE") as caught:
+            open_and_use(connect, target, use)
+        assert (caught.value.peer, caught.value.retryable) == (PEER, True)
 
 
 def test_close_wakes_a_receive_and_ends_the_threads(server: FrameServer, connect: Connect) -> None:
