@@ -110,12 +110,15 @@ class SharedMemoryLink:
 
     def close(self) -> None:
         self._lose(f"{self._peer}: link closed")
+        # Whoever still reads or writes holds the memory until it has noticed.
+        self._ring = None
         self._call.cancel()
 
     def _attached(self) -> SharedRing:
-        if self._ring is None:
-            raise WorkerLost(f"{self._peer}: not attached", peer=self._peer)
-        return self._ring
+        ring = self._ring
+        if ring is None:
+            raise WorkerLost(self._lost or f"{self._peer}: not attached", peer=self._peer)
+        return ring
 
     def _error(self) -> WorkerLost:
         # The rings may say a moment before the call does that it is over, but only the call says why.
@@ -135,5 +138,6 @@ class SharedMemoryLink:
             if self._lost is None:
                 self._lost = reason
         self._over.set()
-        if self._ring is not None:
-            self._ring.close()
+        ring = self._ring
+        if ring is not None:
+            ring.close()
