@@ -236,7 +236,8 @@ def test_many_attachments_leave_the_worker_as_it_was(bench: MoeBench, worker: Wo
         for number in range(20, 120):
             cycle(number)
         eventually(lambda: not shares_memory(worker.pid))
-        eventually(lambda: not np.greater(facts(), (fds, threads)).any())
+        # Grpc's pools grow and shrink by a thread or two; a thread per attachment would be a hundred.
+        eventually(lambda: not np.greater(facts(), (fds, threads + 4)).any())
     finally:
         client.close()
     eventually(lambda: not shares_memory())
