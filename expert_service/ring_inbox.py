@@ -7,10 +7,13 @@ needed.
 
 from __future__ import annotations
 
+import threading
+
 from colibri.deadline import Clock
-from colibri.errors import FrameError
+from colibri.errors import DeadlineExpired, FrameError
 from colibri.expert_service.inbox import IDLE_S, Arrival
 from colibri.transport._shared_ring import SharedRing
+from colibri.transport.link import SEND_TIMEOUT_S
 from colibri.transport.shared_memory import SPIN_S
 
 
@@ -20,9 +23,11 @@ class RingInbox:
     def __init__(self, ring: SharedRing, clock: Clock) -> None:
         self._ring = ring
         self._clock = clock
+        self._woken = threading.Event()
         self.ended = False
 
     def wake(self) -> None:
+        self._woken.set()
         self._ring.wake()
 
     def empty(self) -> bool:
@@ -35,11 +40,17 @@ class RingInbox:
         """Of no use here: frames wait in the ring, whoever is busy."""
 
     def wait(self) -> Arrival | None:
-        return self._read(IDLE_S, SPIN_S)
+        if not self.ended:
+            return self._read(IDLE_S, SPIN_S)
+        # A closed ring keeps nobody waiting, and what came before the close may still wait for its turn.
+        self._woken.wait(IDLE_S)
+        self._woken.clear()
+        return None
 
     def close(self) -> None:
         self.ended = True
         self._ring.close()
+        self._woken.set()
 
     def _read(self, timeout_s: float, spin_s: float) -> Arrival | None:
         try:
@@ -50,3 +61,14 @@ class RingInbox:
         except RuntimeError as error:
             raise FrameError(str(error)) from None
         return None if frame is None else Arrival(self._clock(), frame)
+
+
+def write_reply(ring: SharedRing, frame: bytes, name: str) -> None:
+    """Raises DeadlineExpired when the router takes no reply, FrameError when it wrote what no ring holds,
+    ConnectionError when the link is over. name: of the worker."""
+    try:
+        taken = ring.write((frame,), SEND_TIMEOUT_S)
+    except RuntimeError as error:
+        raise FrameError(f"{name}: {error}") from None
+    if not taken:
+        raise DeadlineExpired(f"{name}: the router took no reply within {SEND_TIMEOUT_S:g} s")

@@ -14,18 +14,17 @@ from typing import Any
 import grpc
 
 from colibri import __version__
-from colibri.errors import Busy, DeadlineExpired, InvalidInput, NumericsMismatch, ShuttingDown
+from colibri.errors import Busy, InvalidInput, NumericsMismatch, ShuttingDown
 from colibri.expert_service.inbox import Inbox
 from colibri.expert_service.pinning import Placed, read_placement
 from colibri.expert_service.process_facts import count_threads, open_fds
-from colibri.expert_service.ring_inbox import RingInbox
+from colibri.expert_service.ring_inbox import RingInbox, write_reply
 from colibri.expert_service.store import Key, WeightStore
 from colibri.expert_service.stream import ExchangeStream, Worker
 from colibri.rpc.server import Service
 from colibri.transport._shared_ring import SharedRing
 from colibri.transport.grpc_stream import EXCHANGE_METHOD
 from colibri.transport.host import host_id
-from colibri.transport.link import SEND_TIMEOUT_S
 from colibri.transport.shared_memory import LAYOUT, TOKEN_BYTES, ring_bytes
 from colibri.v1 import expert_pb2
 from colibri.wire.protocol import PROTOCOL_MAX, PROTOCOL_MIN
@@ -212,10 +211,7 @@ class ExpertServicer:
         with self._entered(stream), contextlib.closing(ring), contextlib.suppress(ConnectionError):
             yield expert_pb2.AttachReply(pid=os.getpid(), fd=ring.fd, token=token)
             for frame in stream.run(context):
-                if not ring.write((frame,), SEND_TIMEOUT_S):
-                    raise DeadlineExpired(
-                        f"{worker.name}: the router took no reply within {SEND_TIMEOUT_S:g} s"
-                    )
+                write_reply(ring, frame, worker.name)
 
     @contextlib.contextmanager
     def _entered(self, stream: ExchangeStream) -> Iterator[None]:

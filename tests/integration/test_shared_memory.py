@@ -4,19 +4,22 @@ to every wait."""
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import signal
+import struct
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 
 from colibri.deadline import Deadline
-from colibri.errors import ColibriError, DeadlineExpired, InvalidInput, WorkerLost
+from colibri.errors import ColibriError, DeadlineExpired, FrameError, InvalidInput, WorkerLost
 from colibri.expert_service import servicer
 from colibri.kernels.api import Backend, ComputeMode
 from colibri.kernels.factory import make_backend
@@ -24,16 +27,20 @@ from colibri.placement import Directory, Membership, WorkerEndpoint
 from colibri.router_service import connections
 from colibri.router_service.remote import RemoteExecutor
 from colibri.router_service.router import MoeRouter
+from colibri.rpc.status import from_rpc_error
+from colibri.transport._shared_ring import SharedRing
 from colibri.transport.grpc_stream import open_channel
 from colibri.transport.host import host_id
 from colibri.transport.link import LinkKind
-from colibri.transport.shared_memory import SharedMemoryLink
+from colibri.transport.shared_memory import LAYOUT, SharedMemoryLink
 from colibri.v1 import expert_pb2
 from colibri.wire.chunks import message_frames
 from colibri.wire.frame import read_frame
 from tests.support.expert_servers import MoeBench, membership_of
 from tests.support.worker_client import WorkerClient, WorkerProcess, eventually, tensor_of, worker_process
 
+#: Offsets in the memory (ring.h).
+TAIL_OF_REQUESTS, HEAD_OF_REPLIES = 64, 64 + 256 + 64
 INCARNATION = 7  # of worker_process
 
 
@@ -241,3 +248,31 @@ def test_many_attachments_leave_the_worker_as_it_was(bench: MoeBench, worker: Wo
     finally:
         client.close()
     eventually(lambda: not shares_memory())
+
+
+@pytest.mark.parametrize(
+    "word", [TAIL_OF_REQUESTS, HEAD_OF_REPLIES], ids=["tail of the requests", "head of the replies"]
+)
+def test_a_router_that_writes_nonsense_loses_its_link_and_no_other(
+    bench: MoeBench, worker: WorkerProcess, word: int
+) -> None:
+    client = WorkerClient(worker.target, bench.limits)
+    x = bench.rows(np.random.default_rng(), 3)
+    try:
+        call = client.stub.Attach(expert_pb2.AttachRequest(host=host_id(), layout=LAYOUT), timeout=20)
+        offer = next(call)
+        path = f"/proc/{offer.pid}/fd/{offer.fd}"
+        ring = SharedRing.open(path, offer.token)
+        with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+            struct.pack_into("<Q", memory, word, 1 << 40)
+        if word == HEAD_OF_REPLIES:  # met with the first reply
+            for parts in message_frames(client.request(1, incarnation=INCARNATION), bytes(bench.hidden * 4)):
+                ring.write(parts, 1.0)
+        with pytest.raises(grpc.RpcError) as caught:
+            next(call)
+        assert isinstance(from_rpc_error(caught.value, "w0"), FrameError)
+        with routed(bench, one_worker(bench, worker.target), LinkKind.SHARED_MEMORY) as (router, failed):
+            assert failed == {}
+            assert router.forward(0, x).rows.tobytes() == bench.local().forward(0, x).rows.tobytes()
+    finally:
+        client.close()
