@@ -17,6 +17,7 @@ from colibri.coordinator.handle import RequestHandle
 from colibri.deadline import Deadline
 from colibri.errors import Code, ColibriError, DeadlineExpired, WorkerLost
 from colibri.generation import Tokens
+from colibri.transport.link import LinkKind
 from tests.support.clusters import PROMPT, answer, deployed, eventually, kill, statuses
 from tests.support.tiny_engine import Answer, ask, read
 
@@ -27,9 +28,11 @@ def oracle(tiny_mixtral: Path) -> Iterator[Answer]:
         yield answer(deployment, max_tokens=24)
 
 
-@pytest.fixture(params=["unix", "tcp"])
+@pytest.fixture(params=["unix", "tcp", "shared-memory"])
 def deployment(tiny_mixtral: Path, request: pytest.FixtureRequest) -> Iterator[Deployment]:
-    with deployed(tiny_mixtral, 2, transport=request.param) as running:
+    shared = request.param == "shared-memory"
+    transport, link = ("unix", LinkKind.SHARED_MEMORY) if shared else (request.param, LinkKind.GRPC)
+    with deployed(tiny_mixtral, 2, transport=transport, link=link) as running:
         yield running
 
 

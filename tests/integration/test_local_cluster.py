@@ -18,6 +18,7 @@ from colibri.cluster.pinning_plan import plan_pinning
 from colibri.cluster.topology import discover
 from colibri.errors import ColibriError, DeadlineExpired, InvalidInput, WorkerLost
 from colibri.placement import spread
+from colibri.transport.link import LinkKind
 from tests.conftest import TINY
 from tests.support.clusters import answer, deployed, eventually, is_alive, kill, statuses
 from tests.support.tiny_engine import Answer
@@ -37,11 +38,19 @@ def oracle(tiny_mixtral: Path, mode: str) -> Iterator[Answer]:
         yield answer(deployment)
 
 
-@pytest.mark.parametrize(("workers", "transport"), [(1, "unix"), (2, "tcp"), (3, "unix")])
+@pytest.mark.parametrize(
+    ("workers", "transport", "link"),
+    [
+        (1, "unix", LinkKind.GRPC),
+        (2, "tcp", LinkKind.GRPC),
+        (3, "unix", LinkKind.GRPC),
+        (3, "unix", LinkKind.SHARED_MEMORY),
+    ],
+)
 def test_receipts_equal_those_of_one_process(
-    tiny_mixtral: Path, mode: str, oracle: Answer, workers: int, transport: str
+    tiny_mixtral: Path, mode: str, oracle: Answer, workers: int, transport: str, link: LinkKind
 ) -> None:
-    with deployed(tiny_mixtral, workers, transport=transport, compute_mode=mode) as deployment:
+    with deployed(tiny_mixtral, workers, transport=transport, link=link, compute_mode=mode) as deployment:
         found = answer(deployment)
         assert deployment.executor.times().messages > 0
     assert len(found.ids) == 16

@@ -20,6 +20,7 @@ from colibri.kernels.api import F32, U32, Array, ComputeMode, UnitBatch
 from colibri.kernels.factory import make_backend
 from colibri.placement import Directory, Placement
 from colibri.router_service.plan import LayerPlan
+from colibri.transport.link import LinkKind
 from tests.support.clusters import eventually
 from tests.support.expert_servers import MoeBench, membership_of
 
@@ -37,10 +38,14 @@ def random_placement(rng: np.random.Generator, bench: MoeBench, workers: int, ep
     return Placement(epoch, tuple(f"w{index}" for index in range(workers)), holders)
 
 
-@pytest.mark.parametrize("transport", ["unix", "tcp"])
+@pytest.mark.parametrize(
+    ("transport", "link"),
+    [("unix", LinkKind.GRPC), ("tcp", LinkKind.GRPC), ("unix", LinkKind.SHARED_MEMORY)],
+    ids=["unix", "tcp", "shared-memory"],
+)
 @pytest.mark.parametrize("mode", list(ComputeMode), ids=lambda mode: mode.value)
 def test_equal_to_the_local_executor_in_any_placement(
-    tiny_mixtral: Path, tmp_path: Path, mode: ComputeMode, transport: str
+    tiny_mixtral: Path, tmp_path: Path, mode: ComputeMode, transport: str, link: LinkKind
 ) -> None:
     bench = MoeBench(tiny_mixtral, mode, tmp_path)
     rng = np.random.default_rng(8)
@@ -49,7 +54,7 @@ def test_equal_to_the_local_executor_in_any_placement(
     expected = {key: local.forward(key[0], x).rows for key, x in batches.items()}
     with bench.workers(8, transport) as servers:
         directory = Directory(membership_of(bench.spread(1), *servers.values()))
-        with bench.remote(directory) as (router, executor):
+        with bench.remote(directory, link=link) as (router, executor):
             assert executor.connect() == {}
             epoch = 1
             for workers in (1, 2, 3, 8):

@@ -16,6 +16,7 @@ from colibri.cli.phases import Phases
 from colibri.cli.progress import Loading
 from colibri.cluster.launch import WorkerStatus
 from colibri.coordinator.engine import EngineOptions
+from colibri.transport.link import LinkKind
 from tests.support.tiny_engine import Answer, ask, read
 
 #: Who computes in the suites that start processes.
@@ -29,6 +30,7 @@ def deployed(
     workers: int,
     *,
     transport: str = "unix",
+    link: LinkKind = LinkKind.GRPC,
     backend: str = BACKEND,
     compute_mode: str | None = None,
     log: Callable[[str], None] = print,
@@ -39,6 +41,7 @@ def deployed(
         compute_mode=compute_mode,
         backend=backend,
         transport=transport,
+        link=link,
         engine=EngineOptions(kv_tokens=2048),
     )
     with assemble(options, Phases(), Loading(enabled=False), log) as deployment:

@@ -25,6 +25,7 @@ from colibri.router_service.executor import ExpertExecutor, LocalExecutor
 from colibri.router_service.handshake import RouterIdentity
 from colibri.router_service.remote import RemoteExecutor
 from colibri.router_service.router import MoeRouter
+from colibri.transport.link import LinkKind
 from colibri.wire.limits import FrameLimits
 
 GRACE_S = 2.0
@@ -142,9 +143,15 @@ class MoeBench:
         wait_s: float = 30.0,
         connect_s: float = 5.0,
         identity: RouterIdentity | None = None,
+        link: LinkKind = LinkKind.GRPC,
     ) -> Iterator[tuple[MoeRouter, RemoteExecutor]]:
         executor = RemoteExecutor(
-            identity or self.identity(), self.limits, directory, wait_s=wait_s, connect_s=connect_s
+            identity or self.identity(),
+            self.limits,
+            directory,
+            link=link,
+            wait_s=wait_s,
+            connect_s=connect_s,
         )
         try:
             yield self.router(directory, executor), executor
