@@ -14,11 +14,30 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.core.speed import Ours, spread
+from benchmarks.core.speed import Ours, spread, transformers
 from colibri.models.demo_model import build_demo_model, colibri_home
 
 PREFILL, PROMPT, NEW = 512, 32, 64
 PHASES = ("norm", "qkv", "attention", "o_proj", "moe", "head", "sample", "other")
+
+
+def against_transformers(model: Path, workers: int, link: str, rounds: int) -> int:
+    """Paired rounds, the order reversed every second one; prints medians with spread and the median paired ratio."""
+    speeds: list[list[tuple[float, float]]] = [[], []]
+    with Ours(model, workers, link=link) as ours, transformers(model) as theirs:
+        vocab = ours.deployment.checkpoint.config.vocab
+        ids = np.random.Generator(np.random.SFC64(1)).integers(3, vocab, PREFILL).tolist()
+        for arm in (ours, theirs):
+            arm.run(ids, 8)
+        for index in range(rounds):
+            arms = [(ours, speeds[0]), (theirs, speeds[1])]
+            for arm, into in arms if index % 2 == 0 else arms[::-1]:
+                into.append((PREFILL / arm.run(ids, 0).prefill_s, arm.run(ids[:PROMPT], NEW).decode_tokens_s))
+    for column, name in enumerate(("prefill", "decode")):
+        mine, peer = ([speed[column] for speed in arm] for arm in speeds)
+        ratio = statistics.median(a / b for a, b in zip(mine, peer, strict=True))
+        print(f"{name}: {spread(mine)} tokens/s, transformers bf16 {spread(peer)}: {ratio:.2f}x")
+    return 0
 
 
 def main() -> int:
@@ -27,9 +46,12 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--link", default="auto")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peer", action="store_true", help="alternate with transformers bf16 instead")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     model = build_demo_model(colibri_home(os.environ)) if args.model == "demo" else Path(args.model)
+    if args.peer:
+        return against_transformers(model, args.workers, args.link, args.rounds)
     prefill: list[float] = []
     decode: list[float] = []
     with Ours(model, args.workers, link=args.link) as ours:

@@ -23,8 +23,7 @@ from colibri.v1 import expert_pb2, expert_pb2_grpc
 #: Version of the memory's layout (ring_memory.cpp).
 LAYOUT = 1
 TOKEN_BYTES = 16
-#: How long a waiting side yields before it sleeps: about what waking a sleeping core costs several times
-#: over.
+#: How long a waiting side yields before it sleeps: about what waking a sleeping core costs.
 SPIN_S = 50e-6
 #: 1 MiB: small frames go round in what a core caches.
 MIN_RING_BITS = 20
