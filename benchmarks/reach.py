@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.table import run_table
 
 #: topic -> module with `lines() -> list[Line]`
-TOPICS = {"core": "benchmarks.core.lines"}
+TOPICS = {"core": "benchmarks.core.lines", "surface": "benchmarks.surface"}
 
 
 def main() -> int:
