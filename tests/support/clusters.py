@@ -29,6 +29,7 @@ def deployed(
     model: Path,
     workers: int,
     *,
+    replicas: int = 1,
     transport: str = "unix",
     link: LinkKind = LinkKind.GRPC,
     backend: str = BACKEND,
@@ -38,6 +39,7 @@ def deployed(
     options = DeploymentOptions(
         model=model,
         workers=workers,
+        replicas=replicas,
         compute_mode=compute_mode,
         backend=backend,
         transport=transport,

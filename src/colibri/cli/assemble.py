@@ -54,6 +54,7 @@ class DeploymentOptions:
 
     model: Path
     workers: int
+    replicas: int = 1
     compute_mode: str | None = None
     backend: str = "cpu"
     threads: int | None = None
@@ -80,6 +81,10 @@ def assemble(
     numerics = EngineNumerics(
         expert_numerics, dense_dtype=expert_numerics.weight_format, cache_dtype=mode.value
     )
+    if options.replicas > max(options.workers, 1):
+        raise ConfigError(
+            "--replicas", f"at most {options.workers} (the number of workers)", options.replicas
+        )
     plan = _plan(options.workers, options.backend, options.threads)
     phases.mark("checkpoint")
 
@@ -87,7 +92,10 @@ def assemble(
         launcher = None
         if options.workers:
             placement = spread(
-                config.layers, config.experts, [f"w{index}" for index in range(options.workers)]
+                config.layers,
+                config.experts,
+                [f"w{index}" for index in range(options.workers)],
+                options.replicas,
             )
             launcher = LocalLauncher(
                 LaunchOptions(checkpoint.folder.resolve(), mode.value, options.transport, options.backend),

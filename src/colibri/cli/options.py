@@ -51,6 +51,13 @@ def add_deployment(parser: argparse.ArgumentParser, workers: int) -> None:
         help="expert workers; 0: none, all in this process",
     )
     parser.add_argument(
+        "--replicas",
+        type=integer(1, 16),
+        default=1,
+        metavar="N",
+        help="workers that hold each expert; with 2 or more, the death of one costs no load",
+    )
+    parser.add_argument(
         "--transport", choices=("unix", "tcp"), default="unix", help="how this process reaches its workers"
     )
     add_link(parser)
@@ -133,6 +140,7 @@ def deployment_options(args: argparse.Namespace, model: Path) -> DeploymentOptio
     return DeploymentOptions(
         model=model,
         workers=args.workers,
+        replicas=args.replicas,
         compute_mode=getattr(args, "compute_mode", None),
         backend=args.backend,
         threads=getattr(args, "threads", None),
