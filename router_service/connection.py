@@ -15,7 +15,7 @@ from colibri.deadline import Clock, Deadline
 from colibri.errors import Busy, ColibriError, DeadlineExpired, FrameError, InvalidInput, WorkerLost
 from colibri.placement import WorkerEndpoint
 from colibri.router_service.replies import REPLY_KINDS
-from colibri.transport.link import Link
+from colibri.transport.link import Link, LinkKind
 from colibri.v1 import expert_pb2
 from colibri.wire.chunks import Reassembler, message_frames
 from colibri.wire.frame import Frame, read_frame, verify, write_frame
@@ -83,6 +83,10 @@ class Connection:
     @property
     def peer(self) -> str:
         return self.endpoint.name
+
+    @property
+    def link_kind(self) -> LinkKind:
+        return self._link.kind
 
     @property
     def lost(self) -> ColibriError | None:

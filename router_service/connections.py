@@ -104,6 +104,11 @@ class Connections:
             return connection
         return self._replace(self._slot(name), endpoint, deadline)
 
+    def present(self, name: str) -> Connection | None:
+        """The last connection to a worker, alive or lost; never makes one."""
+        slot = self._slots.get(name)
+        return None if slot is None else slot.connection
+
     def keep(self, membership: Membership) -> None:
         """Ends connections to workers that are not alive any more, or have begun a new life."""
         for name, slot in list(self._slots.items()):

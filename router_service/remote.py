@@ -22,8 +22,15 @@ from colibri.router_service.connections import Connections, connector
 from colibri.router_service.executor import PartResult, rows_of
 from colibri.router_service.handshake import RouterIdentity
 from colibri.router_service.plan_types import Dispatch, LayerPlan
+from colibri.router_service.policy import FailoverPolicy
 from colibri.router_service.replies import outcome
-from colibri.router_service.stats import ExchangeTimes, Recorder
+from colibri.router_service.stats import (
+    ExchangeTimes,
+    HealthState,
+    Recorder,
+    RoutingStats,
+    WorkerHealth,
+)
 from colibri.transport.link import LinkKind
 from colibri.v1 import expert_pb2
 from colibri.wire.header import Header
@@ -58,12 +65,14 @@ class RemoteExecutor:
         link: LinkKind = LinkKind.AUTO,
         wait_s: float = WAIT_S,
         connect_s: float = CONNECT_S,
+        policy: FailoverPolicy | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         self._limits = limits
         self._directory = directory
         self._wait_s = wait_s
         self._connect_s = connect_s
+        self.policy = policy or FailoverPolicy()
         self._clock = clock
         self._ids = itertools.count(1)
         self._times = Recorder(ExchangeTimes())
@@ -119,6 +128,28 @@ class RemoteExecutor:
 
     def times(self) -> ExchangeTimes:
         return self._times.snapshot()
+
+    def routing(self) -> RoutingStats:
+        """What the router did about its workers, since the start."""
+        times = self._times.snapshot()
+        return RoutingStats(
+            exchanges=times.exchanges, messages=times.messages, late_replies=times.late_replies
+        )
+
+    def workers(self) -> Mapping[str, WorkerHealth]:
+        """Each worker of the placement, and each alive, as the router sees it."""
+        membership = self._directory.current()
+        found = {}
+        for name in {*membership.placement.workers, *membership.endpoints}:
+            connection = self._connections.present(name)
+            endpoint = membership.endpoints.get(name)
+            if connection is None:
+                state = HealthState.UNKNOWN
+            else:
+                state = HealthState.LOST if connection.lost else HealthState.HEALTHY
+            link = connection.link_kind.value if connection is not None and not connection.lost else ""
+            found[name] = WorkerHealth(state, endpoint.incarnation if endpoint else 0, link, 0.0, 0.0, 0)
+        return found
 
     def close(self) -> None:
         self._closing.set()

@@ -11,7 +11,7 @@ import numpy as np
 from colibri.deadline import Deadline
 from colibri.errors import BadRow, ColibriError, InvalidInput
 from colibri.kernels.api import F32, MAX_TOP_K, Array, Backend, ComputeMode, GateResult, PackedLinear
-from colibri.placement import Directory, Placement
+from colibri.placement import Directory, Membership, Placement
 from colibri.router_service.executor import ExpertExecutor, PartResult
 from colibri.router_service.plan import OwnerTable, plan_rows
 from colibri.router_service.plan_types import LayerPlan
@@ -77,12 +77,13 @@ class MoeRouter:
         self._check(layer, x)
         deadline = deadline or Deadline()
         step = self._executor.max_rows or len(x)
-        if len(x) <= step:
-            return self._exchange(layer, x, 0, deadline, priority)
-        results = [
-            self._exchange(layer, x[first : first + step], first, deadline, priority)
-            for first in range(0, len(x), step)
-        ]
+        with self.directory.reading() as membership:
+            if len(x) <= step:
+                return self._exchange(layer, x, 0, membership, deadline, priority)
+            results = [
+                self._exchange(layer, x[first : first + step], first, membership, deadline, priority)
+                for first in range(0, len(x), step)
+            ]
         failed = {row: error for result in results for row, error in result.failed.items()}
         return MoeResult(np.concatenate([result.rows for result in results]), failed, results[-1].epoch)
 
@@ -94,9 +95,10 @@ class MoeRouter:
         """The executor's share of them."""
         return self._executor.times()
 
-    def _exchange(self, layer: int, x: Array, first: int, deadline: Deadline, priority: int) -> MoeResult:
+    def _exchange(
+        self, layer: int, x: Array, first: int, membership: Membership, deadline: Deadline, priority: int
+    ) -> MoeResult:
         """`first`: number of x's first row in the caller's batch; failed rows count as there."""
-        membership = self.directory.current()
         placement = membership.placement
         t0 = time.perf_counter()
         gate = self._backend.gate(x, self._gates[layer], self.top_k)

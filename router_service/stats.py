@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import threading
 from dataclasses import dataclass, fields, replace
 from typing import Generic, TypeVar
@@ -39,6 +40,54 @@ class ExchangeTimes:
     wait_s: float = 0.0
     worker_queue_s: float = 0.0
     worker_compute_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingStats:
+    """Sums since the start, as colibri.v1.RoutingInfo has them.
+
+    failovers: messages sent again because a worker was lost, refused, late or answered nonsense; timeouts: of them,
+    those without an answer within the adaptive deadline. balance: largest over mean of the rows sent per live worker,
+    0 before any.
+    """
+
+    exchanges: int = 0
+    messages: int = 0
+    failovers: int = 0
+    timeouts: int = 0
+    hedges: int = 0
+    hedges_won: int = 0
+    late_replies: int = 0
+    bad_replies: int = 0
+    refusals: int = 0
+    ejections: int = 0
+    waits_for_holder: int = 0
+    balance: float = 0.0
+
+
+class HealthState(enum.Enum):
+    """A worker as the router sees it. SUSPECT: used, but watched; EJECTED: not used while another holder lives;
+    PROBING: still not used, but it answers probes; LOST: no connection; UNKNOWN: none was tried yet."""
+
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"
+    EJECTED = "ejected"
+    PROBING = "probing"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHealth:
+    """incarnation: 0 when it is not alive; link: "grpc", "shared-memory", or empty without a connection; latencies
+    in seconds of its last answers, 0 before any; rows_sent: since the start."""
+
+    state: HealthState
+    incarnation: int
+    link: str
+    latency_p50_s: float
+    latency_p99_s: float
+    rows_sent: int
 
 
 Times = TypeVar("Times", RouterTimes, ExchangeTimes)

@@ -116,19 +116,78 @@ class Membership:
     endpoints: Mapping[str, WorkerEndpoint]
 
 
+class Reading:
+    """A stay with one snapshot: `with directory.reading() as membership`. Never blocks."""
+
+    __slots__ = ("_directory", "membership")
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self.membership = directory.current()
+
+    def __enter__(self) -> Membership:
+        self.membership = self._directory.enter()
+        return self.membership
+
+    def __exit__(self, *_: object) -> None:
+        self._directory.leave(self.membership)
+
+
 class Directory:
-    """Holds the newest Membership; any thread may read, publish or wait."""
+    """Holds the newest Membership; any thread may read, publish or wait.
+
+    Whoever sends by a snapshot stays with it (`reading`) until all its answers are in, so that `wait_unused` tells
+    when nobody uses an older epoch any more.
+    """
 
     def __init__(self, membership: Membership) -> None:
         self._changed = threading.Condition()
         self._current = membership
+        self._counting = threading.Lock()
+        self._left = threading.Condition(self._counting)
+        self._readers: dict[int, int] = {}
+        self._watched_below = 0
 
     def current(self) -> Membership:
         return self._current
 
+    def reading(self) -> Reading:
+        """A context that yields the newest snapshot and counts as its reader until it is left."""
+        return Reading(self)
+
+    def enter(self) -> Membership:
+        """The newest snapshot; its reader must `leave` it. For stays that are no single block."""
+        with self._counting:
+            # Under the lock: whoever publishes and then waits sees this reader, or is seen by it.
+            membership = self._current
+            epoch = membership.placement.epoch
+            self._readers[epoch] = self._readers.get(epoch, 0) + 1
+        return membership
+
+    def leave(self, membership: Membership) -> None:
+        """Ends one stay with a snapshot that `enter` gave."""
+        epoch = membership.placement.epoch
+        with self._counting:
+            left = self._readers[epoch] - 1
+            if left:
+                self._readers[epoch] = left
+                return
+            del self._readers[epoch]
+            if epoch < self._watched_below:
+                self._left.notify_all()
+
+    def wait_unused(self, below_epoch: int, timeout_s: float) -> bool:
+        """Whether, within `timeout_s` seconds, everybody has left the snapshots of epochs below `below_epoch`.
+
+        Means something once a snapshot of that epoch has been published: nobody enters an older one then.
+        """
+        with self._counting:
+            self._watched_below = max(self._watched_below, below_epoch)
+            return self._left.wait_for(lambda: all(e >= below_epoch for e in self._readers), timeout_s)
+
     def publish(self, membership: Membership) -> None:
         """Replaces the snapshot. Raises InvalidInput if its epoch is older than the present one's."""
-        with self._changed:
+        with self._changed, self._counting:
             present = self._current.placement.epoch
             if membership.placement.epoch < present:
                 raise InvalidInput(
