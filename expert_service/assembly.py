@@ -10,6 +10,8 @@ from colibri.expert_service.config import WorkerConfig
 from colibri.expert_service.counters import Counters
 from colibri.expert_service.epochs import Epochs
 from colibri.expert_service.execute import run_units
+from colibri.expert_service.faults import Faults
+from colibri.expert_service.faults_servicer import FaultsServicer
 from colibri.expert_service.queue import ExecutionQueue
 from colibri.expert_service.servicer import ExpertServicer, Identity
 from colibri.expert_service.store import WeightStore
@@ -61,6 +63,7 @@ class WorkerServer:
             epochs=Epochs(),
             counters=Counters(),
             draining=threading.Event(),
+            faults=Faults() if config.allow_faults else None,
         )
         numerics = ExpertNumerics.of(self._backend.name, config.compute_mode, shapes.dtype)
         identity = Identity(
@@ -73,8 +76,11 @@ class WorkerServer:
         )
         self.worker = worker
         self._servicer = ExpertServicer(worker, identity, self.store, config.max_streams)
+        services = [self._servicer.service()]
+        if worker.faults is not None:
+            services.append(FaultsServicer(worker.faults).service())
         self._server: RpcServer = build_server(
-            [self._servicer.service()],
+            services,
             listen=config.listen,
             max_calls=config.max_streams + _CONTROL_CALLS,
             options=server_options(limits.max_frame_bytes),

@@ -19,7 +19,8 @@ class WorkerConfig:
     inherited). numa_node: node for weights (-1: as inherited). oversubscribed: the CPUs are another worker's,
     too; reported, nothing else. max_rows: rows of one request. max_queued: requests that may wait.
     max_streams: routers at once. grace_s: seconds for what is in flight after SIGTERM. parent_pid: the
-    process that started this one and whose end ends it.
+    process that started this one and whose end ends it. allow_faults: serves colibri.v1.Faults, by which
+    anybody who reaches this worker makes it misbehave.
     """
 
     model: Path
@@ -38,6 +39,7 @@ class WorkerConfig:
     max_streams: int = 32
     grace_s: float = 10.0
     parent_pid: int | None = None
+    allow_faults: bool = False
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 64 or not self.name.isprintable():

@@ -110,6 +110,8 @@ class ExpertServicer:
         self, request: expert_pb2.LoadRequest, context: grpc.ServicerContext
     ) -> Iterator[expert_pb2.LoadProgress]:
         self._worker.epochs.check(request.epoch)
+        if self._worker.faults is not None:
+            self._worker.faults.at_load()
         keys = _keys(request.experts)
         for step in self._store.load_steps(keys):
             done = step.experts_done == step.experts_total

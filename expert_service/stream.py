@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf
-from time import monotonic
+from time import monotonic, sleep
 
 import grpc
 import numpy as np
@@ -29,6 +29,8 @@ from colibri.errors import (
 )
 from colibri.expert_service.counters import Counters
 from colibri.expert_service.epochs import Epochs
+from colibri.expert_service.faults import Faults
+from colibri.expert_service.held_replies import HeldReplies
 from colibri.expert_service.inbox import Arrival, FrameInbox
 from colibri.expert_service.queue import ExecutionQueue, Key, Lane, Work
 from colibri.expert_service.replies import error_header, result_header
@@ -49,6 +51,8 @@ _LONG_S = 0.001
 #: Advice with BUSY: about one small request's compute.
 _RETRY_AFTER_S = 0.005
 _REMEMBERED_REFUSALS = 1024
+#: A slow answer looks this often whether anybody still waits for it.
+_DAWDLE_STEP_S = 0.05
 #: Frames read before replies get their chance.
 _FRAMES_AT_ONCE = 64
 
@@ -67,6 +71,7 @@ class Worker:
     epochs: Epochs
     counters: Counters
     draining: threading.Event
+    faults: Faults | None = None
     clock: Clock = monotonic
 
 
@@ -93,6 +98,7 @@ class ExchangeStream:
         self._refused: dict[Key, None] = {}
         self._answers: deque[Parts] = deque()
         self._sending: _Sending | None = None
+        self._held = HeldReplies(inbox.wake, worker.clock)
         self._seconds_per_entry = inf
 
     @property
@@ -125,10 +131,12 @@ class ExchangeStream:
         while self._answers:
             yield b"".join(self._answers[0])
             self._answers.popleft()
+        if self._held:
+            yield from self._send_held()
         work = self._take()
         if work is None and self._sending is None and not self._finished():
             # Without work the next thing can only be a frame; with work that waits, it may be the turn.
-            self._inbox.set_busy(len(self._lane) > 0)
+            self._inbox.set_busy(len(self._lane) > 0 or len(self._held) > 0)
             arrival = self._inbox.wait()
             if arrival is None:
                 return
@@ -158,7 +166,9 @@ class ExchangeStream:
             return True
         if not self._inbox.ended and (not self._worker.draining.is_set() or len(self._partial)):
             return False
-        return self._inbox.empty() and not self._lane and not self._answers and self._sending is None
+        if self._lane or self._answers or self._held or self._sending is not None:
+            return False
+        return self._inbox.empty()
 
     def _takes_long(self, work: Work) -> bool:
         """Whether frames should be read by the helper meanwhile. Waking it costs more than a short compute."""
@@ -220,6 +230,8 @@ class ExchangeStream:
         if header.incarnation not in (0, worker.incarnation):
             raise StaleEpoch(f"incarnation: expected {worker.incarnation}, got {header.incarnation}")
         worker.epochs.check(header.epoch)
+        if worker.faults is not None:
+            worker.faults.at_admission()
         if key in self._in_flight:
             raise InvalidInput(
                 "correlation_id", "an id and attempt that are not in flight", f"{key[0]}/{key[1]}"
@@ -271,6 +283,14 @@ class ExchangeStream:
             self._in_flight.discard(work.key)
             self._refuse(work.key, header, error)
             return
+        faults = self._worker.faults
+        if faults is not None:
+            delivery = faults.deliver(frames)
+            if delivery.hold_s:
+                self._held.hold(work.key, delivery.frames, delivery.hold_s)
+                return
+            self._dawdle(delivery.wait_s)
+            frames, count = ((frame,) for frame in delivery.frames), len(delivery.frames)
         if count > 1:
             self._sending = _Sending(work.key, frames, count)
             return
@@ -306,6 +326,8 @@ class ExchangeStream:
             _microseconds(begin - work.arrived),
             _microseconds(end - begin),
         )
+        if worker.faults is not None and worker.faults.units_to_drop(reply):
+            units = units[:-1]
         size = units.nbytes
         return message_frames(reply, units.reshape(-1).view(np.uint8).data), max(1, -(-size // CHUNK_BYTES))
 
@@ -316,6 +338,17 @@ class ExchangeStream:
             self._sending = None
             self._in_flight.discard(sending.key)
 
+    def _send_held(self) -> Iterator[bytes]:
+        for key, frames in self._held.due():
+            yield from frames
+            self._in_flight.discard(key)
+
+    def _dawdle(self, seconds: float) -> None:
+        """A fault on purpose: nothing of this stream goes on."""
+        until = self._worker.clock() + seconds
+        while not self._broken and (left := until - self._worker.clock()) > 0:
+            sleep(min(left, _DAWDLE_STEP_S))
+
     def _break(self) -> None:
         """On a thread of grpc: the call is over, also when the peer died. No reply can leave any more."""
         self._broken = True
@@ -323,6 +356,7 @@ class ExchangeStream:
 
     def _close(self) -> None:
         self._inbox.close()
+        self._held.close()
         for _, request_bytes in self._arrival.values():
             self._worker.queue.release(request_bytes)
         dropped = len(self._arrival) + self._worker.queue.close_lane(self._lane)

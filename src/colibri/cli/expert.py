@@ -50,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--oversubscribed", action="store_true", help="report that other workers share its CPUs"
     )
     parser.add_argument(
+        "--allow-faults",
+        action="store_true",
+        help="serve the calls by which tests make it misbehave; never where strangers reach it",
+    )
+    parser.add_argument(
         "--parent-pid",
         type=integer(1, 1 << 22),
         default=argparse.SUPPRESS,
@@ -78,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
         max_queued=args.max_queued,
         grace_s=args.grace,
         parent_pid=getattr(args, "parent_pid", None),
+        allow_faults=args.allow_faults,
     )
     return run_worker(config)
 

@@ -1,0 +1,46 @@
+"""Answers that leave later than they were ready, so that others overtake them (a fault on purpose, faults.py)."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable, Iterator
+
+from colibri.deadline import Clock
+from colibri.expert_service.queue import Key
+
+
+class HeldReplies:
+    """Belongs to the stream's thread; `wake` is called from another one when an answer is due."""
+
+    def __init__(self, wake: Callable[[], None], clock: Clock) -> None:
+        self._wake = wake
+        self._clock = clock
+        self._held: list[tuple[float, int, Key, tuple[bytes, ...]]] = []
+        self._timers: dict[int, threading.Timer] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, key: Key, frames: tuple[bytes, ...], seconds: float) -> None:
+        self._count += 1
+        heapq.heappush(self._held, (self._clock() + seconds, self._count, key, frames))
+        timer = threading.Timer(seconds, self._wake)
+        timer.daemon = True
+        self._timers[self._count] = timer
+        timer.start()
+
+    def due(self) -> Iterator[tuple[Key, tuple[bytes, ...]]]:
+        """What is to leave now."""
+        while self._held and self._held[0][0] <= self._clock():
+            _, number, key, frames = heapq.heappop(self._held)
+            del self._timers[number]
+            yield key, frames
+
+    def close(self) -> None:
+        """Drops what is held."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._held.clear()
