@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cli.main import build_parser
+from colibri.cli.verbs import build_parser
 from tests.integration.test_serve import serving
 
 ROOT = Path(__file__).resolve().parents[2]

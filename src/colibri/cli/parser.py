@@ -4,28 +4,49 @@ match."""
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """Options are never abbreviated: a new option must not change what an old command line means."""
+    """Options are never abbreviated: a new option must not change what an old command line means.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    deferred: adds the arguments, called when they are first needed, so that one verb's start does not import
+    all others. verbs: the parsers of its verbs by name, where it has any.
+    """
+
+    def __init__(self, *args: Any, deferred: Callable[[Parser], None] | None = None, **kwargs: Any) -> None:
         kwargs.setdefault("allow_abbrev", False)
         kwargs.setdefault("formatter_class", argparse.ArgumentDefaultsHelpFormatter)
         super().__init__(*args, **kwargs)
-        self.verbs: dict[str, argparse.ArgumentParser] = {}
+        self._deferred = deferred
+        self.verbs: dict[str, Parser] = {}
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        parsed, extra = self.parse_known_args(args, namespace)
+    def fill(self) -> Parser:
+        """This parser, with all its arguments."""
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            deferred(self)
+        return self
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        self.fill()
+        parsed, extra = super().parse_known_args(args, namespace)
         if extra:
-            parser = self.verbs.get(getattr(parsed, "verb", ""), self)
-            known = [option for action in parser._actions for option in action.option_strings]
-            name = extra[0].partition("=")[0]
-            parser.error(f"unknown argument {extra[0]!r}{nearest(name, known)}")
-        return parsed
+            self.refuse_unknown(extra[0])
+        return parsed, extra
+
+    def refuse_unknown(self, argument: str) -> NoReturn:
+        known = [option for action in self._actions for option in action.option_strings]
+        self.error(f"unknown argument {argument!r}{nearest(argument.partition('=')[0], known)}")
+
+    def format_help(self) -> str:
+        self.fill()
+        return super().format_help()
+
+    def format_usage(self) -> str:
+        self.fill()
+        return super().format_usage()
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -40,8 +61,19 @@ class Parser(argparse.ArgumentParser):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or nothing where no known word is close."""
+    import difflib  # only errors need it
+
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def leaves(parser: Parser, path: Sequence[str] = ()) -> Iterable[tuple[tuple[str, ...], Parser]]:
+    """(words after `colibri`, filled parser) of every verb below `parser` that does something itself."""
+    parser.fill()
+    for name, verb in parser.verbs.items():
+        yield from leaves(verb, (*path, name))
+    if not parser.verbs:
+        yield tuple(path), parser
 
 
 def integer(low: int, high: int) -> Callable[[str], int]:

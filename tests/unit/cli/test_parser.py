@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from colibri.cli.main import VERBS, build_parser, main
-from colibri.cli.parser import nearest
+from colibri.cli.main import main
+from colibri.cli.parser import leaves, nearest
+from colibri.cli.verbs import VERBS, build_parser
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -69,7 +70,7 @@ def test_every_verb_has_help(capsys: pytest.CaptureFixture[str], verb: str) -> N
 
 
 def test_every_option_has_a_help_text() -> None:
-    for verb, parser in build_parser().verbs.items():
+    for verb, parser in leaves(build_parser()):
         for action in parser._actions:
             assert action.help, f"{verb} {action.option_strings}"
 

@@ -1,0 +1,20 @@
+"""Measure speed: a model's decode and prefill.
+
+A group of verbs: this module only lists them. What they share is in `bench_model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from colibri.cli.verb import Verb
+
+VERBS: Mapping[str, Verb] = {
+    "decode": Verb(
+        "Measure decode: tokens per second of each sequence, and where a step's time goes.",
+        "colibri.cli.bench_decode",
+    ),
+    "prefill": Verb(
+        "Measure prefill: prompt tokens per second, and where the time goes.", "colibri.cli.bench_prefill"
+    ),
+}

@@ -1,0 +1,63 @@
+"""The verbs, as a table: what `colibri --help` prints without importing any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+
+from colibri import __version__
+from colibri.cli.parser import Parser
+from colibri.cli.settings import VerbParser
+from colibri.cli.verb import Verb
+
+#: In the order in which an operator meets them.
+VERBS: Mapping[str, Verb] = {
+    "demo": Verb("Prepare the demo model, start a local cluster and answer a prompt.", "colibri.cli.demo"),
+    "generate": Verb(
+        "Answer one prompt with a model, on local workers or in this process.", "colibri.cli.generate"
+    ),
+    "serve": Verb(
+        "Serve a model: Generation, Router, health and reflection on one address.", "colibri.cli.serve"
+    ),
+    "inspect": Verb(
+        "Show what a checkpoint holds and how its experts would be placed, without reading weights.",
+        "colibri.cli.inspect",
+    ),
+    "bench": Verb("Measure speed: a model's decode and prefill.", "colibri.cli.bench"),
+    "expert": Verb(
+        "Run one expert worker by hand; routers tell it which experts to load.", "colibri.cli.expert"
+    ),
+    "router": Verb(
+        "Serve Router alone, over workers that run already: for services that bring their own hidden states.",
+        "colibri.cli.router",
+    ),
+}
+
+
+def build_parser() -> Parser:
+    """The whole command line. Verbs are imported when their arguments are needed."""
+    parser = Parser(
+        prog="colibri",
+        description="Mixture-of-Experts language models served by expert workers over gRPC, bit for bit.",
+        epilog="`colibri VERB --help` tells a verb's options.",
+    )
+    parser.add_argument("--version", action="version", version=f"colibri {__version__}")
+    _add(parser, VERBS, "verb", parser)
+    return parser
+
+
+def _add(parser: Parser, table: Mapping[str, Verb], dest: str, root: Parser) -> None:
+    verbs = parser.add_subparsers(dest=dest, metavar="VERB", required=True, parser_class=VerbParser)
+    for name, verb in table.items():
+
+        def fill(parser: Parser, name: str = name, verb: Verb = verb) -> None:
+            module = import_module(verb.module)
+            if hasattr(module, "VERBS"):
+                _add(parser, module.VERBS, f"{name}_verb", root)
+                return
+            module.add_arguments(parser)
+            parser.set_defaults(run=module.run, prog=parser.prog)
+
+        parser.verbs[name] = verbs.add_parser(
+            name, help=verb.summary, description=verb.summary, deferred=fill, root=root
+        )
