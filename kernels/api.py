@@ -115,13 +115,16 @@ class RopeTable:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """temperature 0 = greedy; top_k 0 = off; top_p 1 = off. seed: 64 bits; choice: index of the choice."""
+    """temperature 0 = greedy; top_k 0 = off; top_p 1 = off; min_p 0 = off. seed: 64 bits; choice: index of the
+    choice.
+    """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
     choice: int = 0
+    min_p: float = 0.0
 
 
 class Backend(Protocol):
@@ -202,4 +205,10 @@ class Backend(Protocol):
 
     def sample(self, logits: F32, params: SamplingParams, output_index: int) -> int:
         """logits fp32 [vocab] -> id. Raises ValueError when a logit is NaN or +Inf."""
+        ...
+
+    def log_sum_exp(self, logits: F32) -> NDArray[np.float64]:
+        """logits fp32 [rows, vocab] -> float64 [rows]: what to subtract from a logit for its log-probability.
+
+        Raises ValueError when a logit is NaN or +Inf, or all of a row are -Inf."""
         ...

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colibri.kernels.api import RopeTable
+from colibri.kernels.log64 import LN2_HIGH, LN2_LOW, log64
 
 F64 = NDArray[np.float64]
 
@@ -23,8 +24,6 @@ MAX_ANGLE = float(2**20)
 
 _PIO2 = tuple(map(float.fromhex, ("0x1.921fb544p+0", "0x1.0b4611a6p-34", "0x1.3198a2e037073p-69")))
 _TWO_OVER_PI = float.fromhex("0x1.45f306dc9c883p-1")
-_LN2_HIGH = float.fromhex("0x1.62e42feep-1")
-_LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
 _SIN = (
     -1.66666666666666324348e-01,
     8.33333333332248946124e-03,
@@ -65,24 +64,10 @@ def build_rope_table(theta: float, head_dim: int, positions: int) -> RopeTable:
     return RopeTable(cos.astype(np.float32), sin.astype(np.float32))
 
 
-def _log(x: float) -> float:
-    """Natural logarithm: x = m 2^e, m in [1/sqrt(2), sqrt(2)), log m = 2 atanh((m - 1) / (m + 1)) as a
-    series."""
-    m, e = math.frexp(x)
-    if m < 0.70710678118654752:
-        m, e = m * 2.0, e - 1
-    s = (m - 1.0) / (m + 1.0)
-    z = s * s
-    series = 0.0
-    for n in range(25, 1, -2):  # s^2 <= 0.0295: the first term left out is below 1e-20
-        series = (series + 1.0 / n) * z
-    return e * _LN2_HIGH + (2.0 * s + (2.0 * s * series + e * _LN2_LOW))
-
-
 def _exp(x: float) -> float:
     """Exponential: x = n ln 2 + r, Taylor series over |r| <= 0.35."""
-    n = math.floor(x / (_LN2_HIGH + _LN2_LOW) + 0.5)
-    r = (x - n * _LN2_HIGH) - n * _LN2_LOW
+    n = math.floor(x / (LN2_HIGH + LN2_LOW) + 0.5)
+    r = (x - n * LN2_HIGH) - n * LN2_LOW
     y = 1.0
     for i in range(15, 0, -1):
         y = 1.0 + y * r / i
@@ -90,7 +75,7 @@ def _exp(x: float) -> float:
 
 
 def _pow(base: float, exponent: float) -> float:
-    return _exp(exponent * _log(base))
+    return _exp(exponent * log64(base))
 
 
 def _cos_sin(angle: F64) -> tuple[F64, F64]:

@@ -22,6 +22,7 @@ from colibri.kernels.api import (
     SamplingParams,
     UnitBatch,
 )
+from colibri.kernels.log64 import log64
 from colibri.kernels.rope_table import build_rope_table
 
 
@@ -135,5 +136,16 @@ class CpuBackend:
 
     def sample(self, logits: F32, params: SamplingParams, output_index: int) -> int:
         return self._native.sample(
-            logits, params.temperature, params.top_k, params.top_p, params.seed, params.choice, output_index
+            logits,
+            params.temperature,
+            params.top_k,
+            params.top_p,
+            params.min_p,
+            params.seed,
+            params.choice,
+            output_index,
         )
+
+    def log_sum_exp(self, logits: F32) -> NDArray[np.float64]:
+        totals = self._native.softmax_totals(logits)
+        return np.array([largest + log64(total) for largest, total in totals], dtype=np.float64)

@@ -1,4 +1,4 @@
-// sample: greedy, temperature, top-k, top-p (docs/numerics.md, sampling).
+// sample: greedy, temperature, top-k, top-p, min-p; softmax_totals: what log-probabilities need (docs/numerics.md, sampling).
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -113,7 +113,7 @@ uint64_t unsigned_of(nb::handle value, const char* name, int bits) {
 }
 
 int64_t sample(Backend& backend, nb::handle logits_array, double temperature, nb::handle top_k_object, double top_p,
-               nb::handle seed_object, nb::handle choice_object, nb::handle index_object) {
+               double min_p, nb::handle seed_object, nb::handle choice_object, nb::handle index_object) {
   View logits(logits_array, "logits", kF32, {kAny});
   const int64_t n = logits.shape(0);
   if (n < 1 || n > INT32_MAX) fail_value("logits", "1 to 2^31 - 1 values", std::to_string(n));
@@ -121,6 +121,7 @@ int64_t sample(Backend& backend, nb::handle logits_array, double temperature, nb
   if (!(temperature == 0 || (std::isnormal(t) && t > 0)))
     fail_value("params.temperature", "0, or a finite number that is a normal fp32", std::to_string(temperature));
   if (!(top_p > 0 && top_p <= 1)) fail_value("params.top_p", "above 0, at most 1", std::to_string(top_p));
+  if (!(min_p >= 0 && min_p <= 1)) fail_value("params.min_p", "0 to 1", std::to_string(min_p));
   const uint64_t top_k = unsigned_of(top_k_object, "params.top_k", 32);
   const uint64_t seed = unsigned_of(seed_object, "params.seed", 64);
   const uint64_t choice = unsigned_of(choice_object, "params.choice", 32);
@@ -151,6 +152,8 @@ int64_t sample(Backend& backend, nb::handle logits_array, double temperature, nb
           for (int64_t i = 0; i < n; i++) ids[size_t(i)] = uint32_t(i);
         }
         if (top_p < 1) ids = keep_top_p(std::move(ids), z, e, top, top_p);
+        if (min_p > 0)  // The likeliest has e = 1.
+          ids.erase(std::remove_if(ids.begin(), ids.end(), [&](uint32_t i) { return double(e[i]) < min_p; }), ids.end());
         id = draw(ids, e, philox_uniform(seed, uint32_t(choice), output_index));
       }
     }
@@ -165,11 +168,57 @@ int64_t sample(Backend& backend, nb::handle logits_array, double temperature, nb
   return id;
 }
 
+// [(largest logit, float64 sum of exp32(logit - largest) over ids ascending)], one pair per row.
+nb::list softmax_totals(Backend& backend, nb::handle logits_array) {
+  View logits(logits_array, "logits", kF32, {kAny, kAny});
+  const int64_t rows = logits.shape(0), n = logits.shape(1);
+  if (n < 1 || n > INT32_MAX) fail_value("logits", "rows of 1 to 2^31 - 1 values", std::to_string(n));
+  const float* x = logits.as<float>();
+  std::vector<float> largest(size_t(rows), NAN);
+  std::vector<double> total(size_t(rows), 0.0);
+  {
+    Call call(backend);
+    backend.pool.run(rows, 1, rows * n * 8, [&](int64_t begin, int64_t end, int) {
+      constexpr int64_t kBlock = 256;
+      alignas(64) float z[kBlock], e[kBlock];
+      for (int64_t r = begin; r < end; r++) {
+        const float* row = x + r * n;
+        float top;
+        if (!backend.kernels.largest_logit(row, n, &top) || std::isinf(top)) continue;
+        largest[size_t(r)] = top;
+        double running = 0;
+        for (int64_t at = 0; at < n; at += kBlock) {
+          const int64_t count = std::min(kBlock, n - at);
+          backend.kernels.temper(row + at, count, top, 1.0f, z, e);
+          for (int64_t i = 0; i < count; i++) running += double(e[i]);
+        }
+        total[size_t(r)] = running;
+      }
+    });
+  }
+  nb::list result;
+  for (int64_t r = 0; r < rows; r++) {
+    if (!std::isnan(largest[size_t(r)])) {
+      result.append(nb::make_tuple(double(largest[size_t(r)]), total[size_t(r)]));
+      continue;
+    }
+    for (int64_t i = 0; i < n; i++) {
+      const float v = x[r * n + i];
+      if (std::isnan(v) || v == INFINITY)
+        fail_value(("logits[" + std::to_string(r) + ", " + std::to_string(i) + "]").c_str(), "no NaN and no +Inf",
+                   std::isnan(v) ? "nan" : "inf");
+    }
+    fail_value(element("logits", r).c_str(), "at least one finite value", "none");
+  }
+  return result;
+}
+
 }  // namespace
 
 void bind_sampling(BackendClass& c) {
-  c.def("sample", &sample, nb::arg("logits"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"), nb::arg("seed"),
-        nb::arg("choice"), nb::arg("output_index"));
+  c.def("sample", &sample, nb::arg("logits"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"), nb::arg("min_p"),
+        nb::arg("seed"), nb::arg("choice"), nb::arg("output_index"));
+  c.def("softmax_totals", &softmax_totals, nb::arg("logits"));
 }
 
 }  // namespace colibri

@@ -20,6 +20,7 @@ from colibri.kernels.api import (
 from colibri.kernels.reference import attention, gate, group, linear, merge, norm, packing, sampling
 from colibri.kernels.reference import experts as ffn
 from colibri.kernels.reference import rope as rotary
+from colibri.kernels.reference.floats import F64
 from colibri.kernels.rope_table import build_rope_table
 
 
@@ -74,3 +75,6 @@ class ReferenceBackend:
 
     def sample(self, logits: F32, params: SamplingParams, output_index: int) -> int:
         return sampling.sample(logits, params, output_index)
+
+    def log_sum_exp(self, logits: F32) -> F64:
+        return sampling.log_sum_exp(logits)

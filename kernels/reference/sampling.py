@@ -1,12 +1,15 @@
-"""Greedy, temperature, top-k and top-p sampling, bit for bit as docs/numerics.md describes it."""
+"""Sampling (greedy, temperature, top-k, top-p, min-p) and log-probabilities, bit for bit as docs/numerics.md has
+them.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from colibri.kernels.api import F32, SamplingParams
+from colibri.kernels.log64 import log64
 from colibri.kernels.reference.checks import check_array
-from colibri.kernels.reference.floats import exp32, to_f32
+from colibri.kernels.reference.floats import F64, exp32, to_f32
 from colibri.kernels.reference.philox import uniform
 
 
@@ -40,9 +43,26 @@ def sample(logits: F32, params: SamplingParams, output_index: int) -> int:
         if reached.size:
             order = order[: reached[0] + 1]
     kept = np.sort(order)
+    kept = kept[e[kept] >= params.min_p]
     running = np.add.accumulate(e[kept])
     target = uniform(params.seed, params.choice, output_index) * running[-1]
     return int(kept[np.flatnonzero(running > target)[0]])
+
+
+def log_sum_exp(logits: F32) -> F64:
+    check_array("logits", logits, np.float32, ("rows", "vocabulary"))
+    out = np.empty(len(logits), dtype=np.float64)
+    for row, values in enumerate(logits):
+        bad = np.flatnonzero(np.isnan(values) | (values == np.inf))
+        if bad.size:
+            raise ValueError(f"logits[{row}, {bad[0]}]: expected no NaN and no +Inf, got {values[bad[0]]}")
+        if not np.any(np.isfinite(values)):
+            raise ValueError(f"logits[{row}]: expected at least one finite value, got none")
+        values = to_f32(values)
+        largest = values.max()
+        with np.errstate(over="ignore"):
+            out[row] = float(largest) + log64(_total(exp32(values - largest).astype(np.float64)))
+    return out
 
 
 def check_sampling(params: SamplingParams, output_index: int) -> None:
@@ -55,6 +75,8 @@ def check_sampling(params: SamplingParams, output_index: int) -> None:
         )
     if not 0 < params.top_p <= 1:
         raise ValueError(f"params.top_p: expected above 0, at most 1, got {params.top_p!r}")
+    if not 0 <= params.min_p <= 1:
+        raise ValueError(f"params.min_p: expected 0 .. 1, got {params.min_p!r}")
     for name, value, bits in (
         ("params.top_k", params.top_k, 32),
         ("params.seed", params.seed, 64),

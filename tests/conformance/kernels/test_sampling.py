@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from colibri.kernels.api import Backend, SamplingParams
+from colibri.kernels.log64 import log64
 from colibri.kernels.reference.floats import exp32
 
 from .support import Array
@@ -43,9 +44,10 @@ def expected_id(logits: Array, params: SamplingParams, output_index: int) -> int
             if running >= params.top_p * total:
                 break
         order = kept
-        total = 0.0
-        for i in sorted(order):
-            total += e[i]
+    order = [i for i in order if e[i] >= params.min_p]
+    total = 0.0
+    for i in sorted(order):
+        total += e[i]
     target = philox_uniform(params.seed, params.choice, output_index) * total
     running = 0.0
     for i in sorted(order):
@@ -70,6 +72,7 @@ def test_draws(backend: Backend, rng: np.random.Generator, vocabulary: int) -> N
             top_p=float(rng.choice([1, 0.95, 0.5, 1e-6])),
             seed=int(rng.integers(0, 2**64, dtype=np.uint64)),
             choice=int(rng.integers(0, 4)),
+            min_p=float(rng.choice([0, 0, 1e-6, 0.05, 0.5, 1])),
         )
         index = int(rng.integers(0, 2**40))
         assert backend.sample(logits, params, index) == expected_id(logits, params, index), (params, index)
@@ -89,6 +92,19 @@ def test_ties(backend: Backend) -> None:
     assert backend.sample(np.array([-0.0, 0.0], dtype=np.float32), SamplingParams(), 0) == 0
     drawn = {backend.sample(logits, SamplingParams(1.0, 2, 1.0, seed), 0) for seed in range(60)}
     assert drawn == {1, 3}
+
+
+def test_min_p_keeps_what_is_likely_enough(backend: Backend) -> None:
+    logits = np.log(np.array([0.1, 0.4, 0.2, 0.05, 0.25])).astype(np.float32)
+    for min_p, expected in ((0.0, {0, 1, 2, 3, 4}), (0.3, {1, 2, 4}), (0.6, {1, 4}), (1.0, {1})):
+        params = SamplingParams(1.0, seed=3, min_p=min_p)
+        assert {backend.sample(logits, params, index) for index in range(400)} == expected
+
+
+@pytest.mark.parametrize("min_p", [-0.1, 1.1, math.nan])
+def test_a_min_p_out_of_range(backend: Backend, min_p: float) -> None:
+    with pytest.raises(ValueError, match="min_p"):
+        backend.sample(np.zeros(3, dtype=np.float32), SamplingParams(1.0, min_p=min_p), 0)
 
 
 def test_frequencies(backend: Backend) -> None:
@@ -129,3 +145,46 @@ def test_no_finite_logit(backend: Backend) -> None:
 def test_a_temperature_that_overflows(backend: Backend) -> None:
     with pytest.raises(ValueError, match="temperature"):
         backend.sample(np.full(3, 50, dtype=np.float32), SamplingParams(1e-37), 0)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 17])
+@pytest.mark.parametrize("vocabulary", [1, 2, 15, 16, 17, 255, 256, 257, 1000])
+def test_log_sum_exp(backend: Backend, rng: np.random.Generator, rows: int, vocabulary: int) -> None:
+    """Exact, against the contract retold with Python's floats; near the truth, against math.fsum."""
+    logits = (rng.standard_normal((rows, vocabulary)) * 5).astype(np.float32)
+    logits[rng.random(logits.shape) < 0.1] = -np.inf
+    logits[:, 0] = 1
+    found = backend.log_sum_exp(logits)
+    assert found.shape == (rows,)
+    assert found.dtype == np.float64
+    for row, value in zip(logits, found.tolist(), strict=True):
+        total = 0.0
+        for e in exp32(row - row.max()).tolist():
+            total += e
+        assert value == float(row.max()) + log64(total)
+        truth = math.log(math.fsum(math.exp(x) for x in row.tolist()))
+        assert abs(value - truth) < 1e-6
+
+
+def test_log_sum_exp_of_a_large_vocabulary(backend: Backend, rng: np.random.Generator) -> None:
+    logits = (rng.standard_normal((3, 49152)) * 3).astype(np.float32)
+    truth = [math.log(math.fsum(map(math.exp, row.tolist()))) for row in logits]
+    assert np.abs(backend.log_sum_exp(logits) - truth).max() < 1e-6
+    assert backend.log_sum_exp(logits[1:2]) == backend.log_sum_exp(logits)[1]
+
+
+@pytest.mark.parametrize(("bad", "named"), [(math.nan, r"logits\[2, 33\].*nan"), (math.inf, "inf")])
+def test_log_sum_exp_of_bad_logits(backend: Backend, bad: float, named: str) -> None:
+    logits = np.zeros((4, 40), dtype=np.float32)
+    logits[2, 33] = bad
+    with pytest.raises(ValueError, match=named):
+        backend.log_sum_exp(logits)
+    with pytest.raises(ValueError, match=r"logits\[1\]: expected at least one finite value"):
+        backend.log_sum_exp(np.array([[0, 1], [-np.inf, -np.inf]], dtype=np.float32))
+    with pytest.raises((ValueError, TypeError), match="logits"):
+        backend.log_sum_exp(np.zeros(4, dtype=np.float32))
+
+
+def test_log64() -> None:
+    for x in (1.0, 2.0, 0.5, 1e-300, 1e300, 3.0, 32000.0, 1 + 2**-52):
+        assert abs(log64(x) - math.log(x)) <= 4 * math.ulp(math.log(x))
