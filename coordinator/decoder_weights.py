@@ -11,6 +11,7 @@ from colibri.kernels.api import F32, Backend, ComputeMode, PackedLinear, RopeTab
 from colibri.models.checkpoint import Array, Checkpoint
 from colibri.models.config import MixtralConfig
 from colibri.models.dtypes import fp32_from_stored
+from colibri.models.finite import check_finite
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all)"""
@@ -56,32 +57,35 @@ class DecoderWeights:
         context).
 
         In bf16 mode weights of other dtypes are rounded to bf16. Raises CheckpointError for unreadable
-        tensors.
+        tensors and for
+        weights that are not finite.
         """
         config = checkpoint.config
         done, total = 0, _dense_bytes(checkpoint)
 
-        def read(array: Array) -> Array:
+        def read(array: Array, where: str) -> Array:
             nonlocal done
+            check_finite(array, config.dtype, where)
             done += array.nbytes
             if progress is not None:
                 progress(done, total)
             return array
 
-        def norm(array: Array) -> F32:
-            return fp32_from_stored(read(array), config.dtype)
+        def norm(array: Array, where: str) -> F32:
+            return fp32_from_stored(read(array, where), config.dtype)
 
-        embedding = backend.pack_linear(read(checkpoint.embedding()), mode)
+        embedding = backend.pack_linear(read(checkpoint.embedding(), "embedding"), mode)
         layers = []
         for layer in range(config.layers):
             norms, attention = checkpoint.norms(layer), checkpoint.attention(layer)
-            qkv = np.concatenate([read(attention.q), read(attention.k), read(attention.v)])
+            at = f"layer {layer}"
+            qkv = np.concatenate([read(getattr(attention, name), f"{at}: {name}_proj") for name in "qkv"])
             layers.append(
                 LayerWeights(
-                    attention_norm=norm(norms.input),
+                    attention_norm=norm(norms.input, f"{at}: input_layernorm"),
                     qkv=backend.pack_linear(qkv, mode),
-                    o_proj=backend.pack_linear(read(attention.o), mode),
-                    ffn_norm=norm(norms.post),
+                    o_proj=backend.pack_linear(read(attention.o, f"{at}: o_proj"), mode),
+                    ffn_norm=norm(norms.post, f"{at}: post_attention_layernorm"),
                 )
             )
         return cls(
@@ -89,8 +93,10 @@ class DecoderWeights:
             mode=mode,
             embedding=embedding,
             layers=tuple(layers),
-            final_norm=norm(checkpoint.final_norm()),
-            head=embedding if config.tied else backend.pack_linear(read(checkpoint.lm_head()), mode),
+            final_norm=norm(checkpoint.final_norm(), "final norm"),
+            head=embedding
+            if config.tied
+            else backend.pack_linear(read(checkpoint.lm_head(), "lm_head"), mode),
             rope=backend.rope_table(
                 config.rope_theta, config.head_dim, max_positions or config.max_positions
             ),

@@ -6,19 +6,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-from numpy.typing import NDArray
+from typing import Protocol
 
 from colibri.errors import ExpertNotLoaded, InvalidInput
 from colibri.kernels.api import Backend, ComputeMode, PackedExpert
 from colibri.models.checkpoint import ExpertWeights
 from colibri.models.config import MixtralConfig
+from colibri.models.finite import check_finite
 
 #: (layer, expert)
 Key = tuple[int, int]
-
-_PAGE = 4096
 
 
 class ExpertSource(Protocol):
@@ -83,9 +80,11 @@ class WeightStore:
         """Loads what is not held yet: one step at the start and one for each key; idempotent. Stopping early
         keeps what is loaded. A worker may well hold nothing, so `keys` may be empty.
 
-        Raises InvalidInput before anything is loaded, CheckpointError when the checkpoint cannot be read.
+        Raises InvalidInput before anything is loaded, CheckpointError when the checkpoint cannot be read or a
+        weight is not finite.
         """
         self.check(keys)
+        dtype = self._checkpoint.config.dtype
         read = pack = 0.0
         held = 0
         yield LoadStep(0, len(keys), held, read, pack)
@@ -96,8 +95,9 @@ class WeightStore:
                     begin = time.perf_counter()
                     weights = self._checkpoint.expert(*key)
                     matrices = (weights.gate, weights.up, weights.down)
-                    for matrix in matrices:
-                        _touch(matrix)
+                    for name, matrix in zip(("gate", "up", "down"), matrices, strict=True):
+                        # Also brings a mapped matrix into memory, so that reading and packing can be told apart.
+                        check_finite(matrix, dtype, f"layer {key[0]}, expert {key[1]}: {name}")
                     middle = time.perf_counter()
                     packed = self._backend.pack_expert(*matrices, self._mode)
                     self._packed[key] = packed
@@ -120,9 +120,3 @@ class WeightStore:
         with self._changing:
             dropped = [self._packed.pop(key, None) for key in keys]
         return sum(expert.data.nbytes for expert in dropped if expert is not None)
-
-
-def _touch(matrix: NDArray[Any]) -> None:
-    """Brings a mapped matrix into memory, so that reading and packing can be told apart."""
-    flat = matrix.reshape(-1)
-    flat[:: max(1, _PAGE // flat.itemsize)].max(initial=0)

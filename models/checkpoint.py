@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ from colibri.models.fingerprint import PlacedPart, fingerprint
 from colibri.models.generation_config import GenerationDefaults, load_generation_defaults
 from colibri.models.json_file import read_object
 from colibri.models.safetensors_file import SafetensorsFile
-from colibri.models.shards import listed, open_weights
+from colibri.models.shards import MAX_NAMED, listed, no_folder, open_weights
 from colibri.models.tensor_names import (
     EMBEDDING,
     FINAL_NORM,
     LM_HEAD,
     ExpertLayout,
     Part,
+    count_model_tensors,
     detect_layout,
     expert_parts,
     gate_name,
@@ -104,7 +106,7 @@ class Checkpoint:
         """
         folder = Path(path)
         if not folder.is_dir():
-            raise CheckpointError(f"{folder}: expected a folder with a checkpoint")
+            raise no_folder(folder)
         raw = read_object(folder / "config.json")
         files = open_weights(folder)
         config = parse_config(raw, stored_dtype=_stored_dtype(files))
@@ -195,28 +197,31 @@ def _stored_dtype(files: Mapping[str, SafetensorsFile]) -> str | None:
 def _check_tensors(
     folder: Path, config: MixtralConfig, layout: ExpertLayout, files: Mapping[str, SafetensorsFile]
 ) -> None:
-    expected = {spec.name: spec for spec in model_tensors(config, layout)}
-    missing = [name for name in expected if name not in files]
+    count = f"{count_model_tensors(config, layout)}, by config.json"
+    # A few missing ones are enough: a configuration may claim hundreds of millions of tensors.
+    absent = (spec.name for spec in model_tensors(config, layout) if spec.name not in files)
+    missing = list(islice(absent, MAX_NAMED))
     if missing:
-        raise CheckpointError(f"{folder}: tensors are missing: {listed(missing)}")
+        others = "" if next(absent, None) is None else " and others"
+        got = f"{len(files)}, and none named {', '.join(missing)}{others}"
+        raise CheckpointError.of(folder, "tensors", count, got)
+    expected = {spec.name: spec for spec in model_tensors(config, layout)}
     surplus = [name for name in files if name not in expected and not _IGNORED.fullmatch(name)]
     if surplus == [LM_HEAD] and config.tied:
         # Some writers save the tied head a second time: right if it is the same, ambiguous if not.
         head, embedding = files[LM_HEAD].array(LM_HEAD), files[EMBEDDING].array(EMBEDDING)
         if not np.array_equal(head, embedding):
-            raise CheckpointError(
-                f"{folder}: tie_word_embeddings is true, but {LM_HEAD} differs from {EMBEDDING}"
-            )
+            same = f"the values of {EMBEDDING}, since tie_word_embeddings is true"
+            raise CheckpointError.of(folder, LM_HEAD, same, "others")
     elif surplus:
-        raise CheckpointError(f"{folder}: tensors that the configuration has no place for: {listed(surplus)}")
+        got = f"{len(files)}, with no place for {listed(surplus)}"
+        raise CheckpointError.of(folder, "tensors", count, got)
     tag = BY_NAME[config.dtype].safetensors
     for name, spec in expected.items():
         info = files[name].tensors[name]
         if info.shape != spec.shape:
-            raise CheckpointError(
-                f"{files[name].path}: {name}: shape: expected {list(spec.shape)}, got {list(info.shape)}"
-            )
+            where = f"{files[name].path}: {name}"
+            raise CheckpointError.of(where, "shape", str(list(spec.shape)), list(info.shape))
         if info.dtype != tag:
-            raise CheckpointError(
-                f"{files[name].path}: {name}: dtype: expected {tag} (config.json), got {info.dtype}"
-            )
+            where = f"{files[name].path}: {name}"
+            raise CheckpointError.of(where, "dtype", f"{tag} (config.json)", info.dtype)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from colibri.errors import CheckpointError
+from colibri.kernels.api import MAX_TOP_K
 from colibri.models.dtypes import BY_CONFIG
 
 SUPPORTED_MODEL_TYPES = ("mixtral",)
@@ -54,7 +55,7 @@ class MixtralConfig:
 
 def wrong(field: str, expected: str, got: object, source: str = _SOURCE) -> CheckpointError:
     """The error for a field of a checkpoint's JSON file."""
-    return CheckpointError(f"{source}: {field}: expected {expected}, got {got!r:.200}")
+    return CheckpointError.of(source, field, expected, repr(got))
 
 
 def parse_config(raw: Mapping[str, Any], *, stored_dtype: str | None = None) -> MixtralConfig:
@@ -90,7 +91,7 @@ def parse_config(raw: Mapping[str, Any], *, stored_dtype: str | None = None) -> 
         ffn=_integer(raw, "intermediate_size", 1 << 22),
         layers=_integer(raw, "num_hidden_layers", 1 << 12),
         experts=experts,
-        top_k=_integer(raw, "num_experts_per_tok", experts),
+        top_k=_integer(raw, "num_experts_per_tok", min(experts, MAX_TOP_K)),
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,

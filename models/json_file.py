@@ -1,10 +1,12 @@
-"""Read the small JSON files of a checkpoint folder: bounded in size, duplicate keys refused."""
+"""Read the small JSON files of a checkpoint folder: bounded in size, duplicate keys and NaN refused."""
 
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NoReturn
 
 from colibri.errors import CheckpointError
 
@@ -14,26 +16,49 @@ def parse_object(raw: bytes, what: str) -> dict[str, Any]:
     key.
     """
     try:
-        value = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique_keys)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{what}: not valid JSON: {error}") from error
+        value = json.loads(
+            raw.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_refuse_constant
+        )
+    except UnicodeDecodeError as error:
+        got = f"text that is no UTF-8 (byte {error.start}: {error.reason})"
+        raise CheckpointError.of(what, "", "a JSON object", got) from error
+    except RecursionError as error:
+        raise CheckpointError.of(what, "", "a JSON object", "one nested too deep") from error
+    except ValueError as error:
+        raise CheckpointError.of(what, "", "a JSON object", f"none: {error}") from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{what}: expected a JSON object, got {type(value).__name__}")
+        raise CheckpointError.of(what, "", "a JSON object", type(value).__name__)
     return value
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Opens a file for reading; nothing else, and a pipe without waiting for its writer.
+
+    Raises CheckpointError for a path that is missing, unreadable or no regular file.
+    """
+    try:
+        file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115 - the caller's to close
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise CheckpointError.of(path, "", "a regular file", "something else")
+    except FileNotFoundError:
+        raise CheckpointError.of(path, "", "a file", "nothing of that name") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointError.of(path, "", "a readable file", f"the error: {reason}") from error
+    return file
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
     """The file's bytes. Raises CheckpointError if it is missing, unreadable or longer than `max_bytes`."""
-    try:
-        with open(path, "rb") as file:
-            raw = file.read(max_bytes + 1)
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: file is missing") from None
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(raw) > max_bytes:
-        raise CheckpointError(f"{path}: expected at most {max_bytes} bytes, got more")
-    return raw
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
+            raise CheckpointError.of(path, "", f"at most {max_bytes} bytes", size)
+        try:
+            return file.read(max_bytes)
+        except OSError as error:
+            raise CheckpointError.of(path, "", "a readable file", f"the error: {error.strerror}") from error
 
 
 def read_object(path: Path, max_bytes: int = 1 << 20) -> dict[str, Any]:
@@ -45,6 +70,14 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in pairs:
         if key in result:
-            raise ValueError(f"key {key!r} occurs twice")
+            raise ValueError(f"the key {key!r:.200} occurs twice")
         result[key] = value
     return result
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _open_without_waiting(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NONBLOCK)

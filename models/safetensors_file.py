@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import numpy.typing as npt
 
 from colibri.errors import CheckpointError
 from colibri.models.dtypes import BY_SAFETENSORS
-from colibri.models.json_file import parse_object
+from colibri.models.json_file import open_regular, parse_object
 
 MAX_HEADER_BYTES = 100_000_000
 _MAX_DIMENSIONS = 8
@@ -66,15 +65,14 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            with open(path, "rb") as file:
-                status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode):
-                    raise CheckpointError(f"{path}: expected a regular file")
-                self.nbytes = status.st_size
+        with open_regular(path) as file:
+            self.nbytes = os.fstat(file.fileno()).st_size
+            try:
                 header, data_start = _read_header(path, file.read, self.nbytes)
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+            except OSError as error:
+                raise CheckpointError.of(
+                    path, "", "a readable file", f"the error: {error.strerror}"
+                ) from error
         self.metadata = _metadata(path, header.pop(_METADATA, {}))
         self.data_start = data_start
         self.tensors = {name: _tensor_info(path, name, entry, data_start) for name, entry in header.items()}
@@ -89,11 +87,11 @@ class SafetensorsFile:
         """
         info = self.tensors.get(name)
         if info is None:
-            raise CheckpointError(f"{self.path}: tensor {name} is missing")
+            raise CheckpointError.of(self.path, name, "a tensor", "none of that name")
         dtype = BY_SAFETENSORS.get(info.dtype)
         if dtype is None:
             known = ", ".join(BY_SAFETENSORS)
-            raise CheckpointError(f"{self.path}: {name}: dtype: expected one of {known}, got {info.dtype}")
+            raise CheckpointError.of(f"{self.path}: {name}", "dtype", f"one of {known}", info.dtype)
         count = prod(info.shape)
         if count == 0:
             return np.empty(info.shape, dtype=dtype.numpy)
@@ -111,13 +109,16 @@ class SafetensorsFile:
 
     def _mapped(self) -> mmap.mmap:
         if self._map is None:
-            try:
-                with open(self.path, "rb") as file:
-                    if os.fstat(file.fileno()).st_size != self.nbytes:
-                        raise CheckpointError(f"{self.path}: the size changed since the header was read")
+            with open_regular(self.path) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size != self.nbytes:
+                    expected = f"{self.nbytes} bytes, as when its header was read"
+                    raise CheckpointError.of(self.path, "file size", expected, size)
+                try:
                     self._map = mmap.mmap(file.fileno(), self.nbytes, access=mmap.ACCESS_READ)
-            except OSError as error:
-                raise CheckpointError(f"{self.path}: cannot be mapped: {error.strerror}") from error
+                except OSError as error:
+                    got = f"the error: {error.strerror}"
+                    raise CheckpointError.of(self.path, "", "a file that can be mapped", got) from error
         return self._map
 
 
@@ -125,18 +126,19 @@ def _read_header(path: Path, read: Callable[[int], bytes], file_bytes: int) -> t
     """The JSON object and the offset at which the data begins."""
     prefix = read(8)
     if len(prefix) != 8:
-        raise CheckpointError(f"{path}: expected an 8-byte header length, got a file of {file_bytes} bytes")
+        raise CheckpointError.of(path, "header length", "8 bytes", f"a file of {file_bytes}")
     (length,) = struct.unpack("<Q", prefix)
     if length > MAX_HEADER_BYTES:
-        raise CheckpointError(f"{path}: header length: expected at most {MAX_HEADER_BYTES}, got {length}")
+        raise CheckpointError.of(path, "header length", f"at most {MAX_HEADER_BYTES}", length)
     if 8 + length > file_bytes:
-        raise CheckpointError(f"{path}: header length: {length} bytes do not fit into a file of {file_bytes}")
+        expected = f"at most {file_bytes - 8}, since the file has {file_bytes} bytes"
+        raise CheckpointError.of(path, "header length", expected, length)
     return parse_object(read(length), f"{path}: header"), 8 + length
 
 
 def _metadata(path: Path, entry: object) -> dict[str, str]:
     if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
-        raise CheckpointError(f"{path}: {_METADATA}: expected an object of strings")
+        raise CheckpointError.of(path, _METADATA, "an object of strings", repr(entry))
     return entry
 
 
@@ -145,22 +147,22 @@ def _is_size(value: object) -> bool:
 
 
 def _tensor_info(path: Path, name: str, entry: object, data_start: int) -> TensorInfo:
-    where = f"{path}: {name}"
+    where = f"{path}: {name:.200}"
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise CheckpointError(f"{where}: expected exactly dtype, shape and data_offsets, got {entry!r:.200}")
+        raise CheckpointError.of(where, "", "exactly dtype, shape and data_offsets", repr(entry))
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _BITS:
-        raise CheckpointError(f"{where}: dtype: expected one of the format's, got {dtype!r:.60}")
+        raise CheckpointError.of(where, "dtype", f"one of {', '.join(_BITS)}", repr(dtype))
     if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS or not all(map(_is_size, shape)):
-        raise CheckpointError(f"{where}: shape: expected at most {_MAX_DIMENSIONS} sizes, got {shape!r:.200}")
+        raise CheckpointError.of(where, "shape", f"at most {_MAX_DIMENSIONS} sizes below 2^63", repr(shape))
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
-        raise CheckpointError(f"{where}: data_offsets: expected two byte offsets, got {offsets!r:.200}")
+        raise CheckpointError.of(where, "data_offsets", "two byte offsets below 2^63", repr(offsets))
     begin, end = offsets
     bits = prod(shape) * _BITS[dtype]
     if bits % 8 or end - begin != bits // 8:
-        raise CheckpointError(
-            f"{where}: data_offsets: expected {bits / 8:g} bytes for {dtype} {shape}, got {end - begin}"
-        )
+        rest = f" and {bits % 8} bits" if bits % 8 else ""
+        expected = f"{bits // 8} bytes{rest} for {dtype} {shape}"
+        raise CheckpointError.of(where, "data_offsets", expected, f"{end - begin} bytes")
     return TensorInfo(name, dtype, tuple(shape), data_start + begin, data_start + end)
 
 
@@ -169,10 +171,13 @@ def _check_layout(path: Path, tensors: dict[str, TensorInfo], data_start: int, f
     at, previous = data_start, "the header"
     for info in sorted(tensors.values(), key=lambda info: (info.begin, info.end)):
         if info.begin != at:
-            fault = "overlaps" if info.begin < at else "leaves a hole after"
-            raise CheckpointError(
-                f"{path}: {info.name}: data at byte {info.begin} {fault} {previous} (ends at {at})"
+            fault = "an overlap" if info.begin < at else "a hole"
+            raise CheckpointError.of(
+                f"{path}: {info.name:.200}",
+                "data_offsets",
+                f"a begin at {at - data_start}, where {previous:.200} ends",
+                f"{info.begin - data_start} ({fault})",
             )
         at, previous = info.end, info.name
     if at != file_bytes:
-        raise CheckpointError(f"{path}: file size: expected {at} bytes from the header, got {file_bytes}")
+        raise CheckpointError.of(path, "file size", f"{at} bytes, as its header says", file_bytes)

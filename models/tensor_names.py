@@ -49,7 +49,7 @@ def detect_layout(names: Collection[str]) -> ExpertLayout:
         if _expert_tensor(layout, 0, 0, "gate") in names:
             return layout
     known = "; ".join(layout.value for layout in ExpertLayout)
-    raise CheckpointError(f"experts of layer 0: expected tensors named as one of: {known}; got neither")
+    raise CheckpointError.of("experts of layer 0", "", f"tensors named as one of: {known}", "neither")
 
 
 def layer_prefix(layer: int) -> str:
@@ -77,6 +77,12 @@ def expert_parts(
         Part(up, wide, (2 * expert + 1) * size),
         Part(down, narrow, expert * size),
     )
+
+
+def count_model_tensors(config: MixtralConfig, layout: ExpertLayout) -> int:
+    """How many `model_tensors` are, without going through them: a configuration may claim any number."""
+    experts = 2 if layout is ExpertLayout.FUSED else 3 * config.experts
+    return config.layers * (7 + experts) + (2 if config.tied else 3)
 
 
 def model_tensors(config: MixtralConfig, layout: ExpertLayout) -> Iterator[TensorSpec]:

@@ -33,9 +33,17 @@ class Tokenizer:
         inner.no_padding()
         self._inner = inner
         self.vocab = inner.get_vocab_size(with_added_tokens=True)
-        if config is not None and self.vocab > config.vocab:
+        if config is not None:
+            if self.vocab > config.vocab:
+                raise wrong(
+                    "vocabulary", f"at most vocab_size = {config.vocab} tokens", self.vocab, TOKENIZER_NAME
+                )
+            largest = max(inner.get_vocab(with_added_tokens=True).values(), default=0)
+            if largest >= config.vocab:
+                raise wrong("vocabulary", f"ids from 0 to {config.vocab - 1}", largest, TOKENIZER_NAME)
+        if dropout := getattr(inner.model, "dropout", None):
             raise wrong(
-                "vocabulary", f"at most vocab_size = {config.vocab} tokens", self.vocab, TOKENIZER_NAME
+                "model.dropout", "none, since equal texts must give equal ids", dropout, TOKENIZER_NAME
             )
         added = inner.get_added_tokens_decoder()
         self.special = frozenset(i for i, token in added.items() if token.special)
@@ -54,8 +62,10 @@ class Tokenizer:
         raw = read_bounded(path, _MAX_TOKENIZER_BYTES)
         try:
             inner = tokenizers.Tokenizer.from_buffer(raw)
-        except Exception as error:  # the library raises plain Exception
-            raise CheckpointError(f"{path}: not a tokenizer: {error}") from error
+        except BaseException as error:  # plain Exception, or its Rust code's panic, which is none
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise CheckpointError.of(path, "", "a tokenizer", f"none: {error}") from error
         settings_path = Path(folder) / CONFIG_NAME
         settings = read_object(settings_path, _MAX_CONFIG_BYTES) if settings_path.exists() else {}
         return cls(inner, settings, config)

@@ -6,6 +6,13 @@ Codes are gRPC's status names, so that a servicer can turn any of these into a s
 from __future__ import annotations
 
 import enum
+import re
+
+#: Control and bidirectional-override characters, line separators, lone surrogates: names from files and requests
+#: reach terminals and logs, where these would forge lines, and gRPC, which takes no surrogates.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_MAX_MESSAGE = 2000
+_MAX_GOT = 200
 
 
 class Code(enum.Enum):
@@ -29,15 +36,16 @@ class ColibriError(Exception):
     """Base of every error that Colibri raises on purpose.
 
     `retryable` says whether the same call may succeed later; `retry_after_s` is the advised wait in seconds (None:
-    no advice); `peer` names the process on the other side of a failed wait or link.
+    no advice); `peer` names the process on the other side of a failed wait or link. The message is one line of at
+    most 2,000 characters, whatever was quoted in it.
     """
 
     code = Code.INTERNAL
     retryable = False
 
     def __init__(self, message: str, *, peer: str | None = None, retry_after_s: float | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = _one_line(message)
+        super().__init__(self.message)
         self.peer = peer
         self.retry_after_s = retry_after_s
 
@@ -48,10 +56,7 @@ class InvalidInput(ColibriError):
     code = Code.INVALID_ARGUMENT
 
     def __init__(self, field: str, expected: str, got: object) -> None:
-        text = str(got)
-        super().__init__(
-            f"{field}: expected {expected}, got {text if len(text) <= 200 else text[:197] + '...'}"
-        )
+        super().__init__(f"{field}: expected {expected}, got {_cut(str(got), _MAX_GOT)}")
         self.field = field
         self.expected = expected
 
@@ -64,6 +69,14 @@ class CheckpointError(ColibriError):
     """A checkpoint's file is missing, damaged, or describes a model that is not supported."""
 
     code = Code.FAILED_PRECONDITION
+
+    @classmethod
+    def of(cls, where: object, field: str, expected: str, got: object) -> CheckpointError:
+        """In the form that all of these have. `where`: the file, or what else holds the field; `field`: empty for a
+        fault of the whole of it.
+        """
+        label = f"{where}: {_cut(field, _MAX_GOT)}" if field else str(where)
+        return cls(f"{label}: expected {expected}, got {_cut(str(got), 2 * _MAX_GOT)}")
 
 
 class NumericsMismatch(ColibriError):
@@ -136,3 +149,11 @@ class DuplicateRequest(ColibriError):
     """A request of that id is still running."""
 
     code = Code.ALREADY_EXISTS
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _one_line(text: str) -> str:
+    return _UNPRINTABLE.sub(lambda found: repr(found.group())[1:-1], _cut(text, _MAX_MESSAGE))

@@ -36,6 +36,7 @@ from colibri.expert_service.store import WeightStore
 from colibri.kernels.api import Backend, ComputeMode, PackedLinear
 from colibri.kernels.factory import make_backend
 from colibri.models.checkpoint import Checkpoint
+from colibri.models.finite import check_finite
 from colibri.models.tokenizer import TOKENIZER_NAME, Tokenizer
 from colibri.numerics import EngineNumerics, ExpertNumerics
 from colibri.placement import Directory, Membership, spread
@@ -219,8 +220,12 @@ def _open_backend(name: str, plan: PinningPlan) -> Backend:
 
 def _gates(checkpoint: Checkpoint, backend: Backend) -> list[PackedLinear]:
     """As stored, whatever the mode: a gate is never rounded (docs/numerics.md)."""
-    layers = range(checkpoint.config.layers)
-    return [backend.pack_linear(checkpoint.gate(layer), ComputeMode.FP32) for layer in layers]
+    gates = []
+    for layer in range(checkpoint.config.layers):
+        gate = checkpoint.gate(layer)
+        check_finite(gate, checkpoint.config.dtype, f"layer {layer}: gate")
+        gates.append(backend.pack_linear(gate, ComputeMode.FP32))
+    return gates
 
 
 def _connect(

@@ -149,7 +149,7 @@ def test_the_index_is_the_only_authority(tmp_path: Path) -> None:
     assert Checkpoint.open(folder).model_hash() == before
     shard = sorted(folder.glob("model-00001*"))[0]
     shard.rename(folder / "oddly named.safetensors")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match="expected a file, got nothing of that name"):
         Checkpoint.open(folder)
 
     def rename(index: dict[str, Any]) -> None:
@@ -196,13 +196,14 @@ def test_an_index_that_lies_is_refused(tmp_path: Path) -> None:
     ]
     reindex(folder, lambda i: i["weight_map"].update({"model.norm.weight": first}))
     with pytest.raises(
-        CheckpointError, match=f"model.norm.weight: expected in {first}, which does not hold it"
+        CheckpointError, match=f"model.norm.weight: expected a tensor of {first}, got none there"
     ):
         Checkpoint.open(folder)
     index.write_text(good)
     reindex(folder, lambda i: i["weight_map"].pop("model.norm.weight"))
     with pytest.raises(
-        CheckpointError, match=f"{last}: holds tensors that the index does not place there: model.norm"
+        CheckpointError,
+        match=f"{last}: tensors: expected those that the index places here, got also model.norm",
     ):
         Checkpoint.open(folder)
     for text in (
@@ -222,10 +223,14 @@ def test_missing_surplus_and_misshapen_tensors(folder: Path) -> None:
     tensors = stored(folder)
     expert = "model.layers.1.block_sparse_moe.experts.3.w2.weight"
     store(folder, {name: value for name, value in tensors.items() if name != expert})
-    with pytest.raises(CheckpointError, match=f"tensors are missing: {expert}"):
+    with pytest.raises(
+        CheckpointError, match=rf"expected 41, by config.json, got 40, and none named {expert}$"
+    ):
         Checkpoint.open(folder)
     store(folder, {**tensors, "model.layers.2.input_layernorm.weight": ("bf16", np.zeros(16, np.uint16))})
-    with pytest.raises(CheckpointError, match=r"no place for: model.layers.2.input_layernorm.weight"):
+    with pytest.raises(
+        CheckpointError, match=r"got 42, with no place for model.layers.2.input_layernorm.weight$"
+    ):
         Checkpoint.open(folder)
     store(folder, {**tensors, expert: ("bf16", tensors[expert][1].T)})
     with pytest.raises(CheckpointError, match=rf"{expert}: shape: expected \[16, 24\], got \[24, 16\]"):
@@ -241,7 +246,8 @@ def test_missing_surplus_and_misshapen_tensors(folder: Path) -> None:
 def test_a_config_that_disagrees_with_the_files(folder: Path) -> None:
     rewrite_config(folder, num_local_experts=5)
     with pytest.raises(
-        CheckpointError, match=r"missing: model.layers.0.block_sparse_moe.experts.4.w1.weight"
+        CheckpointError,
+        match=r"none named model.layers.0.block_sparse_moe.experts.4.w1.weight, .* and others$",
     ):
         Checkpoint.open(folder)
     rewrite_config(folder, num_local_experts=4, torch_dtype="float32")
@@ -252,9 +258,11 @@ def test_a_config_that_disagrees_with_the_files(folder: Path) -> None:
 
 
 def test_other_families_and_empty_folders_are_named(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(CheckpointError, match="expected a folder"):
+    with pytest.raises(
+        CheckpointError, match="expected a folder with a checkpoint, got nothing of that name"
+    ):
         Checkpoint.open(tmp_path / "absent")
-    with pytest.raises(CheckpointError, match=r"config.json: file is missing"):
+    with pytest.raises(CheckpointError, match=r"config.json: expected a file, got nothing of that name"):
         Checkpoint.open(tmp_path)
     (folder / SINGLE_NAME).rename(folder / "weights.safetensors")
     with pytest.raises(CheckpointError, match=f"expected {INDEX_NAME} or {SINGLE_NAME}, got neither"):
@@ -277,7 +285,9 @@ def test_a_tied_head_may_be_there_twice_if_it_is_equal(tmp_path: Path) -> None:
     other = head.copy()
     other[-1, -1] ^= 1
     store(folder, {**tensors, LM_HEAD: (dtype, other)})
-    with pytest.raises(CheckpointError, match=r"tie_word_embeddings is true, but lm_head.weight differs"):
+    with pytest.raises(
+        CheckpointError, match=r"lm_head.weight: expected the values of model.embed_tokens.weight"
+    ):
         Checkpoint.open(folder)
 
 

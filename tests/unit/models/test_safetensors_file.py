@@ -136,18 +136,20 @@ def test_other_dtypes_are_listed_and_refused_on_access(tmp_path: Path) -> None:
     assert file.tensors["a"].dtype == "F8_E4M3"
     with pytest.raises(CheckpointError, match=r"a: dtype: expected one of BF16, F16, F32, got F8_E4M3"):
         file.array("a")
-    with pytest.raises(CheckpointError, match="tensor b is missing"):
+    with pytest.raises(CheckpointError, match="b: expected a tensor, got none of that name"):
         file.array("b")
 
 
 def test_missing_file_folder_and_later_change(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match="expected a"):
         SafetensorsFile(tmp_path / "absent")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match="expected a"):
         SafetensorsFile(tmp_path)
     file = SafetensorsFile(write(tmp_path / "f", GOOD))
     (tmp_path / "f").write_bytes(b"short")
-    with pytest.raises(CheckpointError, match="size changed"):
+    with pytest.raises(
+        CheckpointError, match=r"file size: expected .* bytes, as when its header was read, got 5"
+    ):
         file.array("a")
 
 

@@ -150,10 +150,10 @@ def test_damaged_and_mismatched_files(plain: Path, tmp_path: Path) -> None:
     ):
         Tokenizer.load(plain, Checkpoint.open(model).config)
     (plain / "tokenizer.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="not a tokenizer"):
+    with pytest.raises(CheckpointError, match=r"tokenizer.json: expected a tokenizer, got none: "):
         Tokenizer.load(plain)
     (plain / "tokenizer.json").unlink()
-    with pytest.raises(CheckpointError, match="file is missing"):
+    with pytest.raises(CheckpointError, match="expected a file, got nothing of that name"):
         Tokenizer.load(plain)
 
 

@@ -135,7 +135,13 @@ def test_reflection_shows_every_service(bench: Bench) -> None:
     database = ProtoReflectionDescriptorDatabase(bench.channel)
     assert {NAME, "grpc.health.v1.Health"} <= set(database.get_services())
     service = DescriptorPool(database).FindServiceByName(NAME)
-    assert [method.name for method in service.methods] == ["Generate", "Abort", "ModelInfo"]
+    assert [method.name for method in service.methods] == [
+        "Generate",
+        "Abort",
+        "ModelInfo",
+        "Tokenize",
+        "Detokenize",
+    ]
 
 
 def test_calls_beyond_the_limit_are_refused_and_health_still_answers(tmp_path: Path) -> None:

@@ -1,0 +1,42 @@
+"""Weights must be finite: one NaN would spread over every answer, and be blamed on the request it meets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colibri.errors import CheckpointError
+
+#: Elements looked at together: they stay in the cache between the two passes.
+_CHUNK = 1 << 17
+#: Bits of the exponent, all set in Inf and NaN alone, by dtype as the project carries it.
+_EXPONENT = {"bf16": 0x7F80, "fp16": 0x7C00, "fp32": 0x7F800000}
+_INTEGERS: dict[int, tuple[np.dtype[Any], np.dtype[Any]]] = {
+    2: (np.dtype(np.int16), np.dtype(np.uint16)),
+    4: (np.dtype(np.int32), np.dtype(np.uint32)),
+}
+
+
+def check_finite(array: NDArray[Any], dtype: str, where: str) -> None:
+    """Raises CheckpointError naming `where` and the first element that is NaN or Inf. Reads all of the array.
+
+    array: contiguous, `dtype` as the project carries it ('bf16' as uint16, 'fp16', 'fp32'). Positive non-finite
+    patterns are the largest of all as signed integers, negative ones as unsigned: two maxima at memory speed.
+    """
+    signed, unsigned = _INTEGERS[array.itemsize]
+    exponent = _EXPONENT[dtype]
+    negative = exponent | 1 << (8 * array.itemsize - 1)
+    flat = array.reshape(-1)
+    for begin in range(0, flat.size, _CHUNK):
+        chunk = flat[begin : begin + _CHUNK]
+        if chunk.view(signed).max() >= exponent or chunk.view(unsigned).max() >= negative:
+            bits = chunk.view(unsigned)
+            first = begin + int(np.flatnonzero((bits & exponent) == exponent)[0])
+            place = [int(i) for i in np.unravel_index(first, array.shape)]
+            value = int(flat.view(unsigned)[first])
+            pattern = (
+                f"{'NaN' if value & exponent - 1 & ~exponent else 'Inf'} (0x{value:0{2 * array.itemsize}x})"
+            )
+            raise CheckpointError.of(where, f"element {place}", "a finite value", pattern)
