@@ -1,7 +1,8 @@
 """The one way to build a gRPC server here: typed errors, health, reflection, bounded concurrency.
 
-Servicers raise ColibriError; the server turns it into a status. Calls beyond the limit are refused with a
-retryable RESOURCE_EXHAUSTED. Health has threads of its own, so that it answers whatever else runs.
+Servicers raise ColibriError; the server turns it into a status, and bytes that are no message into
+INVALID_ARGUMENT. Calls beyond the limit are refused with a retryable RESOURCE_EXHAUSTED. Health has threads of its
+own, so that it answers whatever else runs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from colibri.errors import Busy, ColibriError, ConfigError
+from colibri.errors import Busy, ColibriError, ConfigError, InvalidInput
 from colibri.rpc.status import abort
 from colibri.transport.address import TcpAddress, UnixAddress, claim_unix_path, parse_address
 from colibri.transport.options import Options, server_options
@@ -142,9 +143,9 @@ class _Guard(grpc.ServerInterceptor):
             return None
         if handler_call_details.method.startswith(_HEALTH_PREFIX):
             return _rebuilt(handler, self._on_health_threads(_behaviour(handler)))
-        if handler.response_streaming:
-            return _rebuilt(handler, self._streaming(_behaviour(handler)))
-        return _rebuilt(handler, self._unary(_behaviour(handler)))
+        wrap = self._streaming if handler.response_streaming else self._unary
+        lenient = not handler.request_streaming
+        return _rebuilt(handler, wrap(_behaviour(handler)), lenient=lenient)
 
     def _on_health_threads(self, behaviour: Callable[..., Any]) -> Callable[..., Any]:
         def check(*args: Any) -> Any:
@@ -162,7 +163,7 @@ class _Guard(grpc.ServerInterceptor):
         def call(request: Any, context: grpc.ServicerContext) -> Any:
             self._enter(context)
             try:
-                return behaviour(request, context)
+                return behaviour(_well_formed(request), context)
             except ColibriError as error:
                 abort(context, error)
             except Exception as error:
@@ -176,7 +177,7 @@ class _Guard(grpc.ServerInterceptor):
         def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             self._enter(context)
             try:
-                yield from behaviour(request, context)
+                yield from behaviour(_well_formed(request), context)
             except ColibriError as error:
                 abort(context, error)
             except Exception as error:
@@ -207,6 +208,37 @@ class _Guard(grpc.ServerInterceptor):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Malformed:
+    """In place of a request whose bytes are no message of its type."""
+
+    type_name: str
+    size: int
+
+
+def _lenient(deserializer: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    """Lets the call begin, so that it is refused with a typed error: grpc itself would log a traceback for each and
+    answer INTERNAL."""
+    if deserializer is None:
+        return None
+    kind = getattr(getattr(deserializer, "__self__", None), "DESCRIPTOR", None)
+    name = kind.full_name if kind is not None else "message of this call"
+
+    def read(data: bytes) -> Any:
+        try:
+            return deserializer(data)
+        except Exception:
+            return _Malformed(name, len(data))
+
+    return read
+
+
+def _well_formed(request: Any) -> Any:
+    if isinstance(request, _Malformed):
+        raise InvalidInput("request", f"a {request.type_name}", f"{request.size} bytes that are none")
+    return request
+
+
 def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> Callable[..., Any]:
     found = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     if found is None:
@@ -215,7 +247,7 @@ def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> Callable[..., Any]:
 
 
 def _rebuilt(
-    handler: grpc.RpcMethodHandler[Any, Any], behaviour: Callable[..., Any]
+    handler: grpc.RpcMethodHandler[Any, Any], behaviour: Callable[..., Any], *, lenient: bool = False
 ) -> grpc.RpcMethodHandler[Any, Any]:
     if handler.request_streaming:
         make = (
@@ -229,4 +261,5 @@ def _rebuilt(
             if handler.response_streaming
             else grpc.unary_unary_rpc_method_handler
         )
-    return make(behaviour, handler.request_deserializer, handler.response_serializer)
+    read = handler.request_deserializer
+    return make(behaviour, _lenient(read) if lenient else read, handler.response_serializer)

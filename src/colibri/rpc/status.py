@@ -36,8 +36,8 @@ _BY_CODE: dict[grpc.StatusCode, type[ColibriError]] = {
     grpc.StatusCode.UNAVAILABLE: errors.WorkerLost,
     grpc.StatusCode.DATA_LOSS: errors.FrameError,
 }
-#: gRPC refuses metadata above 8 KiB; details travel percent-encoded, so up to three times as long.
-_MAX_DETAILS = 1000
+#: gRPC refuses metadata above 8 KiB; each byte of the details may travel percent-encoded, three times as long.
+_MAX_DETAILS_BYTES = 1000
 
 
 def metadata_of(error: ColibriError) -> tuple[tuple[str, str], ...]:
@@ -53,8 +53,10 @@ def metadata_of(error: ColibriError) -> tuple[tuple[str, str], ...]:
 def abort(context: grpc.ServicerContext, error: ColibriError) -> NoReturn:
     """Ends the call with the error's status."""
     context.set_trailing_metadata(metadata_of(error))
-    text = error.message
-    context.abort(_CODE[error.code], text if len(text) <= _MAX_DETAILS else text[: _MAX_DETAILS - 3] + "...")
+    text = error.message.encode()
+    if len(text) > _MAX_DETAILS_BYTES:
+        text = text[: _MAX_DETAILS_BYTES - 3] + b"..."
+    context.abort(_CODE[error.code], text.decode(errors="ignore"))
 
 
 def from_rpc_error(error: grpc.RpcError, peer: str) -> ColibriError:

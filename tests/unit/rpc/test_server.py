@@ -42,6 +42,8 @@ class Servicer(generation_pb2_grpc.GenerationServicer):
             raise WorkerLost("worker w1 ended", peer="w1", retry_after_s=0.5)
         elif request.request_id == "bug":
             raise ZeroDivisionError("secret /path")
+        elif request.request_id == "long":
+            raise InvalidInput("x" * 100, "\U0001f426" * 2000, "\ud800\n\x1b[2J")
 
     def Abort(
         self, request: generation_pb2.AbortRequest, context: grpc.ServicerContext
@@ -123,6 +125,24 @@ def test_typed_errors_become_statuses(bench: Bench) -> None:
     wrong = from_rpc_error(caught.value, "bench")
     assert isinstance(wrong, InvalidInput)
     assert (wrong.message, wrong.field) == ("request_id: expected another, got r", "request_id")
+
+
+def test_bytes_that_are_no_message_are_an_error_of_the_caller(bench: Bench) -> None:
+    for method in ("Generate", "Abort"):
+        multi = bench.channel.unary_stream if method == "Generate" else bench.channel.unary_unary
+        call = multi(f"/{NAME}/{method}", request_serializer=None, response_deserializer=None)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call(b"\x0a\xff\xff", timeout=5))
+        wrong = from_rpc_error(caught.value, "bench")
+        assert isinstance(wrong, InvalidInput)
+        assert wrong.message == f"request: expected a colibri.v1.{method}Request, got 3 bytes that are none"
+
+
+def test_a_long_message_arrives_cut_and_on_one_line(bench: Bench) -> None:
+    error = failure(bench.generate("long"))
+    assert isinstance(error, InvalidInput)
+    assert error.message.startswith("x" * 100 + ": expected \U0001f426\U0001f426")
+    assert 900 < len(error.message.encode()) <= 1000
 
 
 def test_a_bug_tells_its_kind_and_nothing_else(bench: Bench) -> None:
