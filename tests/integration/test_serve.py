@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
@@ -20,47 +18,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from colibri.client import Client
 from colibri.errors import ColibriError, WorkerLost
 from colibri.generation import Finished, Tokens
-from tests.support.clusters import BACKEND, PROMPT, answer, deployed, eventually, is_alive, kill
-
-
-class Serving:
-    """A running `colibri serve`, its ready line read."""
-
-    def __init__(self, process: subprocess.Popen[str], err: Path, target: str) -> None:
-        self.process, self.err, self.target = process, err, target
-
-    def workers(self) -> list[int]:
-        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        return sorted(int(pid) for file in children for pid in file.read_text().split())
-
-    def end(self, number: signal.Signals) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(30)
-
-
-@contextlib.contextmanager
-def serving(model: Path, folder: Path, *options: str, listen: str = "127.0.0.1:0") -> Iterator[Serving]:
-    err = folder / "serve.err"
-    command = [sys.executable, "-m", "colibri.cli.main", "serve", str(model), f"--listen={listen}", "--json"]
-    with open(err, "w") as log:
-        process = subprocess.Popen(
-            [*command, f"--backend={BACKEND}", *options],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env={**os.environ, "TMPDIR": str(folder)},
-        )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, err.read_text()
-        yield Serving(process, err, json.loads(line)["target"])
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait(30)
-        assert process.stdout is not None
-        process.stdout.close()
+from tests.support.clusters import PROMPT, answer, deployed, eventually, is_alive, kill
+from tests.support.serving import serving
 
 
 def ask(target: str, prompt: Sequence[int] = PROMPT, max_tokens: int = 16) -> list[int]:

@@ -1,0 +1,54 @@
+"""`colibri serve` as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.clusters import BACKEND
+
+
+class Serving:
+    """A running `colibri serve`, its ready line read."""
+
+    def __init__(self, process: subprocess.Popen[str], err: Path, target: str) -> None:
+        self.process, self.err, self.target = process, err, target
+
+    def workers(self) -> list[int]:
+        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        return sorted(int(pid) for file in children for pid in file.read_text().split())
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+@contextlib.contextmanager
+def serving(model: Path, folder: Path, *options: str, listen: str = "127.0.0.1:0") -> Iterator[Serving]:
+    err = folder / "serve.err"
+    command = [sys.executable, "-m", "colibri.cli.main", "serve", str(model), f"--listen={listen}", "--json"]
+    with open(err, "w") as log:
+        process = subprocess.Popen(
+            [*command, f"--backend={BACKEND}", *options],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, "TMPDIR": str(folder)},
+        )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, err.read_text()
+        yield Serving(process, err, json.loads(line)["target"])
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(30)
+        assert process.stdout is not None
+        process.stdout.close()
