@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 import grpc
+import grpc.aio
 
 from colibri import errors
 from colibri.errors import Code, ColibriError
@@ -65,7 +66,7 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> ColibriError:
     `peer` names who was called; a server that blames another process says so in `colibri-peer`, which then
     wins.
     """
-    if not isinstance(error, grpc.Call):
+    if not isinstance(error, (grpc.Call, grpc.aio.AioRpcError)):
         return errors.WorkerLost(f"{peer}: call failed: {error}", peer=peer)
     return from_status(error.code(), error.details() or "", error.trailing_metadata() or (), peer)
 

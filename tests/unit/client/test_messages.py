@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from colibri.client import Client, _event
+from colibri.client import Client
+from colibri.client.messages import to_event
 from colibri.errors import ConfigError, FrameError
 from colibri.v1 import generation_pb2 as pb
 
@@ -18,7 +19,7 @@ from colibri.v1 import generation_pb2 as pb
 )
 def test_strange_replies(reply: pb.GenerateReply, message: str) -> None:
     with pytest.raises(FrameError, match=message) as caught:
-        _event(reply, "host:1")
+        to_event(reply, "host:1")
     assert caught.value.peer == "host:1"
 
 

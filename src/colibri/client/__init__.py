@@ -1,0 +1,35 @@
+"""How Python programs talk to Colibri's servers.
+
+Belongs here: the clients of Generation (`Client`, and `AsyncClient` for asyncio), what both share (options,
+messages, retries, the resuming of an answer), and `remote_moe`, which gives a transformers model its experts
+back from a cluster. Does not belong here: anything that a server needs. torch is the caller's: nothing here
+imports it before `remote_moe` is called.
+"""
+
+from colibri.client.aio import AsyncClient, AsyncEventStream
+from colibri.client.answer import Answer, Answers, collect
+from colibri.client.messages import Defaults, ModelInfo, Tokenized
+from colibri.client.options import Message, PromptLike, RequestOptions
+from colibri.client.remote_moe import RemoteMoe, remote_moe
+from colibri.client.retry import Retry
+from colibri.client.stream import EventStream
+from colibri.client.sync import Client
+
+__all__ = [
+    "Answer",
+    "Answers",
+    "AsyncClient",
+    "AsyncEventStream",
+    "Client",
+    "Defaults",
+    "EventStream",
+    "Message",
+    "ModelInfo",
+    "PromptLike",
+    "RemoteMoe",
+    "RequestOptions",
+    "Retry",
+    "Tokenized",
+    "collect",
+    "remote_moe",
+]

@@ -1,0 +1,270 @@
+"""A transformers Mixtral whose experts are in the cluster.
+
+Each MoE block of the model is replaced by a call of Router.Forward: gate, experts and merge happen there, the rest
+of the model stays with its program. torch and transformers are the caller's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from colibri.client.channel import client_options
+from colibri.client.retry import Attempts, Retry
+from colibri.client.sync import QUICK_S, ask
+from colibri.deadline import Deadline
+from colibri.errors import FrameError, InvalidInput
+from colibri.transport.address import parse_address
+from colibri.transport.options import CONTROL_MESSAGE_BYTES
+from colibri.v1 import router_pb2 as pb
+from colibri.v1 import router_pb2_grpc
+
+Rows = NDArray[np.float32]
+
+#: What a message holds besides its rows: fields of fixed size, and a status byte or two per row.
+_OVERHEAD_BYTES = 64 << 10
+_STATUS_BYTES = 2
+#: Rows that each layer's gate is compared with before a model is changed.
+_PROBE_ROWS = 16
+#: A chosen expert counts when its logit leads by this share of the row's spread: the server may round rows to bf16.
+_CLEAR = 0.05
+
+
+#: An existing program has no place to ask again.
+_RETRY = Retry()
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCalls:
+    """Of one layer: forward calls, their rows, and the seconds they took, conversions of tensors included."""
+
+    calls: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+
+
+class RemoteMoe:
+    """The connection that the replaced blocks share. Thread-safe; `close` ends it, and the model with it."""
+
+    def __init__(self, target: str, timeout_s: float, retry: Retry | None) -> None:
+        self.target = str(parse_address(target, "target"))
+        self._timeout_s = timeout_s
+        self._retry = retry
+        self._channel = grpc.insecure_channel(self.target, options=client_options())
+        self._stub = router_pb2_grpc.RouterStub(self._channel)
+        self._lock = threading.Lock()
+        self._layers: dict[int, LayerCalls] = {}
+        try:
+            self.info = ask(
+                self._stub.RouterInfo, pb.RouterInfoRequest(), self._attempts(QUICK_S), self.target
+            )
+        except BaseException:
+            self._channel.close()
+            raise
+        # No message above the limit that every channel has; a long prompt goes in several, all under way at once.
+        fitting = (CONTROL_MESSAGE_BYTES - _OVERHEAD_BYTES) // (self.info.hidden * 4 + _STATUS_BYTES)
+        self.rows_per_call = max(1, min(self.info.max_rows, fitting))
+
+    def forward(self, layer: int, rows: Rows) -> Rows:
+        """The layer's merged rows, without the residual, for rows after its second norm: fp32 [rows, hidden] both.
+
+        A row with NaN or Inf comes back as NaN, as it would from the model's own block. Raises ColibriError,
+        naming the process that failed.
+        """
+        deadline = Deadline.after(self._timeout_s)
+        step = self.rows_per_call
+        parts = [self._request(layer, rows[at : at + step]) for at in range(0, max(len(rows), 1), step)]
+        calls: list[Callable[..., pb.ForwardReply]] = (
+            [self._stub.Forward]
+            if len(parts) == 1
+            else [_Started(self._stub, part, self._timeout_s) for part in parts]
+        )
+        merged = [
+            self._rows_of(ask(call, part, Attempts(self._retry, deadline), self.target), part.rows)
+            for call, part in zip(calls, parts, strict=True)
+        ]
+        return merged[0] if len(merged) == 1 else np.concatenate(merged)
+
+    def gate(self, layer: int, rows: Rows) -> NDArray[np.uint32]:
+        """uint32 [rows, top_k]: the experts that the server chooses, the likeliest first."""
+        request = pb.GateRequest(layer=layer, rows=len(rows), hidden=rows.shape[1], data=_data(rows))
+        reply = ask(self._stub.Gate, request, self._attempts(QUICK_S), self.target)
+        if len(reply.expert) != len(rows) * self.info.top_k:
+            raise FrameError(
+                f"{self.target}: {len(reply.expert)} experts for {len(rows)} rows", peer=self.target
+            )
+        return np.array(reply.expert, np.uint32).reshape(len(rows), self.info.top_k)
+
+    def count(self, layer: int, rows: int, seconds: float) -> None:
+        """Of one replaced block."""
+        with self._lock:
+            so_far = self._layers.get(layer, LayerCalls())
+            self._layers[layer] = LayerCalls(so_far.calls + 1, so_far.rows + rows, so_far.seconds + seconds)
+
+    def layers(self) -> dict[int, LayerCalls]:
+        """What each layer has cost so far."""
+        with self._lock:
+            return dict(sorted(self._layers.items()))
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _attempts(self, timeout_s: float) -> Attempts:
+        return Attempts(self._retry, Deadline.after(timeout_s))
+
+    def _request(self, layer: int, rows: Rows) -> pb.ForwardRequest:
+        return pb.ForwardRequest(layer=layer, rows=len(rows), hidden=rows.shape[1], data=_data(rows))
+
+    def _rows_of(self, reply: pb.ForwardReply, rows: int) -> Rows:
+        hidden = self.info.hidden
+        if (reply.rows, reply.hidden, len(reply.data)) != (rows, hidden, rows * hidden * 4):
+            raise FrameError(
+                f"{self.target}: [{reply.rows}, {reply.hidden}] in {len(reply.data)} bytes for [{rows}, {hidden}]",
+                peer=self.target,
+            )
+        if len(reply.status) not in (0, rows):
+            raise FrameError(f"{self.target}: {len(reply.status)} statuses for {rows} rows", peer=self.target)
+        merged: Rows = np.frombuffer(reply.data, "<f4").reshape(rows, hidden).copy()
+        merged[[at for at, status in enumerate(reply.status) if status != pb.ROW_STATUS_OK]] = np.nan
+        return merged
+
+
+class _Started:
+    """A Forward that is under way; asked again, it begins anew."""
+
+    def __init__(
+        self, stub: router_pb2_grpc.RouterStub, request: pb.ForwardRequest, timeout_s: float
+    ) -> None:
+        self._stub = stub
+        self._future: grpc.Future[pb.ForwardReply] | None = stub.Forward.future(request, timeout=timeout_s)
+
+    def __call__(self, request: pb.ForwardRequest, timeout: float | None) -> pb.ForwardReply:
+        future, self._future = self._future, None
+        return self._stub.Forward(request, timeout=timeout) if future is None else future.result()
+
+
+def _data(rows: Rows) -> bytes:
+    return np.ascontiguousarray(rows, "<f4").tobytes()
+
+
+def remote_moe(
+    model: Any, target: str, *, timeout_s: float = 60.0, retry: Retry | None = _RETRY
+) -> RemoteMoe:
+    """Replaces the MoE blocks of `model` (a transformers Mixtral, MixtralForCausalLM or its base) in place by calls
+    to the server at `target` (`colibri serve` or `colibri router` of the same checkpoint), and drops their weights.
+
+    The model then is for inference: its parameters take no gradients any more. timeout_s: of one layer's call,
+    retries included. Before anything is changed, shapes are compared, and on some rows what each layer's gate
+    chooses: raises InvalidInput where the server has another model. The blocks' errors are ColibriError.
+    """
+    torch = importlib.import_module("torch")
+    blocks = _blocks(model)
+    remote = RemoteMoe(target, timeout_s, retry)
+    try:
+        _compare(torch, model.config, [block for _, _, block in blocks], remote)
+    except BaseException:
+        remote.close()
+        raise
+    kind = _block_class(torch)
+    for number, (layer, name, block) in enumerate(blocks):
+        setattr(layer, name, kind(remote, number, block.training))
+    model.requires_grad_(False)
+    return remote
+
+
+def _blocks(model: Any) -> list[tuple[Any, str, Any]]:
+    """(decoder layer, attribute, MoE block) in order of the layers. Raises InvalidInput."""
+    layers = getattr(getattr(model, "model", model), "layers", None)
+    kind = type(model).__name__
+    if layers is None or not kind.startswith("Mixtral"):
+        raise InvalidInput("model", "a transformers Mixtral", kind)
+    if getattr(model.config, "output_router_logits", False):
+        raise InvalidInput("model.config.output_router_logits", "False: the gate runs in the cluster", True)
+    found = []
+    for at, layer in enumerate(layers):
+        block = getattr(layer, "mlp", None)
+        if type(block).__name__ != "MixtralSparseMoeBlock":
+            raise InvalidInput(
+                f"model.layers[{at}].mlp",
+                "MixtralSparseMoeBlock, as transformers 5 has it",
+                f"{type(block).__name__} (attributes {', '.join(name for name, _ in layer.named_children())})",
+            )
+        found.append((layer, "mlp", block))
+    return found
+
+
+def _compare(torch: Any, config: Any, blocks: list[Any], remote: RemoteMoe) -> None:
+    """Raises InvalidInput where the server's model is another one."""
+    info = remote.info
+    for field, own, theirs in (
+        ("layers", len(blocks), info.layers),
+        ("hidden_size", config.hidden_size, info.hidden),
+        ("num_local_experts", config.num_local_experts, info.experts),
+        ("num_experts_per_tok", config.num_experts_per_tok, info.top_k),
+    ):
+        if own != theirs:
+            raise InvalidInput(f"model.config.{field}", f"{theirs}, as {remote.target} has it", own)
+    rows = np.random.default_rng(0).standard_normal((_PROBE_ROWS, info.hidden), np.float32)
+    for layer, block in enumerate(blocks):
+        weight = block.gate.weight.detach().to("cpu", torch.float32).numpy()
+        logits = rows @ weight.T
+        order = np.argsort(-logits, axis=1, kind="stable")[:, : info.top_k + 1]
+        ranked = np.take_along_axis(logits, order, axis=1)
+        clear = (ranked[:, :-1] - ranked[:, 1:] > _CLEAR * np.ptp(logits, axis=1, keepdims=True)).all(axis=1)
+        chosen = remote.gate(layer, rows)
+        if not np.array_equal(chosen[clear], order[clear, : info.top_k]):
+            raise InvalidInput(
+                f"model.layers[{layer}].mlp.gate",
+                f"the gate that {remote.target} has",
+                "one that chooses otherwise",
+            )
+
+
+def _block_class(torch: Any) -> Any:
+    """A torch.nn.Module, made when torch is there."""
+
+    class ColibriMoeBlock(torch.nn.Module):  # type: ignore[misc]
+        """[batch, sequence, hidden] in, the same out, computed by the cluster."""
+
+        def __init__(self, remote: RemoteMoe, layer: int, training: bool) -> None:
+            super().__init__()
+            self.layer = layer
+            self.training = training
+            self._remote = remote
+
+        def forward(self, hidden_states: Any) -> Any:
+            if hidden_states.requires_grad:
+                raise InvalidInput(
+                    "hidden_states",
+                    "a tensor without gradients: experts in the cluster are for inference",
+                    "one that requires them",
+                )
+            begun = time.monotonic()
+            shape = hidden_states.shape
+            rows = hidden_states.reshape(-1, shape[-1]).to("cpu", torch.float32).numpy()
+            merged = torch.from_numpy(self._remote.forward(self.layer, rows))
+            result = merged.reshape(shape).to(hidden_states.device, hidden_states.dtype)
+            self._remote.count(self.layer, len(rows), time.monotonic() - begun)
+            return result
+
+        def extra_repr(self) -> str:
+            return f"layer={self.layer}, target={self._remote.target}"
+
+    return ColibriMoeBlock

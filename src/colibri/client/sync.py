@@ -1,0 +1,171 @@
+"""The synchronous client of the service Generation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import grpc
+
+from colibri.client.channel import client_options
+from colibri.client.messages import (
+    ModelInfo,
+    Tokenized,
+    to_chat,
+    to_detokenize,
+    to_model_info,
+    to_request,
+    to_tokenize,
+    to_tokenized,
+)
+from colibri.client.options import Message, PromptLike, RequestOptions, RetryChoice
+from colibri.client.resumption import Resumption
+from colibri.client.retry import Attempts, Retry
+from colibri.client.stream import EventStream, OnRetry
+from colibri.deadline import Deadline
+from colibri.generation import Chat
+from colibri.rpc.status import from_rpc_error
+from colibri.transport.address import parse_address
+from colibri.v1 import generation_pb2 as pb
+from colibri.v1 import generation_pb2_grpc
+
+#: Of calls that compute nothing.
+QUICK_S = 10.0
+
+_Reply = TypeVar("_Reply")
+
+
+class Client:
+    """One channel to a coordinator; share it between threads. target: "unix:/path" or "host:port".
+
+    Errors are those of colibri.errors, as the server raised them; one that never reached a server names its
+    target. timeout_s: of a whole answer, where `generate` is not told another one. retry: None asks nothing
+    again; Retry() asks again what failed for a reason that advises it, and goes on in the middle of an answer.
+    on_retry: told of it, with the error and the seconds until the next attempt; on the reading thread.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        timeout_s: float = 600.0,
+        retry: Retry | None = None,
+        on_retry: OnRetry | None = None,
+    ) -> None:
+        self.target = str(parse_address(target, "target"))
+        self._timeout_s = timeout_s
+        self._retry = retry
+        self._on_retry = on_retry
+        self._channel = grpc.insecure_channel(self.target, options=client_options())
+        self._stub = generation_pb2_grpc.GenerationStub(self._channel)
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Waits for the server to accept connections. Raises ColibriError naming it after `timeout_s`
+        seconds.
+        """
+        try:
+            self._stub.ModelInfo(pb.ModelInfoRequest(), timeout=timeout_s, wait_for_ready=True)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self.target) from None
+
+    def generate(
+        self,
+        prompt: PromptLike,
+        *,
+        timeout_s: float | None = None,
+        retry: RetryChoice = None,
+        **options: Unpack[RequestOptions],
+    ) -> EventStream:
+        """Streams an answer to a text, to token ids or to a chat; the options are explained in RequestOptions.
+
+        timeout_s: seconds for the whole answer, retries included; after them the server ends the request and
+        the stream raises DeadlineExpired. retry: None as the client's, False nothing is asked again.
+
+        Raises InvalidInput for values that fit no message; everything else the server judges, and the stream
+        raises it.
+        """
+        request = to_request(prompt, **options)
+        return EventStream(
+            lambda message, seconds: self._stub.Generate(message, timeout=seconds),
+            Resumption(request, self.target),
+            Attempts(
+                (self._retry if retry is None else retry) or None,
+                Deadline.after(self._timeout_s if timeout_s is None else timeout_s),
+            ),
+            self._on_retry,
+        )
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        timeout_s: float | None = None,
+        retry: RetryChoice = None,
+        **options: Unpack[RequestOptions],
+    ) -> EventStream:
+        """As `generate`, for the next message of a conversation under the checkpoint's chat template."""
+        return self.generate(to_chat(messages), timeout_s=timeout_s, retry=retry, **options)
+
+    def abort(self, request_id: str, *, timeout_s: float = QUICK_S) -> bool:
+        """Ends a request at its next step; its stream gets Finished with ABORT. False: unknown, or it has
+        ended.
+        """
+        return self._ask(self._stub.Abort, pb.AbortRequest(request_id=request_id), timeout_s).found
+
+    def model_info(self, *, timeout_s: float = QUICK_S) -> ModelInfo:
+        return to_model_info(self._ask(self._stub.ModelInfo, pb.ModelInfoRequest(), timeout_s))
+
+    def tokenize(
+        self,
+        what: str | Chat | Sequence[Message],
+        *,
+        add_special: bool | None = None,
+        timeout_s: float = QUICK_S,
+    ) -> Tokenized:
+        """What a prompt becomes, exactly as `generate` encodes it. add_special: for text, default True."""
+        return to_tokenized(self._ask(self._stub.Tokenize, to_tokenize(what, add_special), timeout_s))
+
+    def detokenize(
+        self, ids: Sequence[int], *, skip_special: bool = False, timeout_s: float = QUICK_S
+    ) -> str:
+        return self._ask(self._stub.Detokenize, to_detokenize(ids, skip_special), timeout_s).text
+
+    def close(self) -> None:
+        """Ends the channel; open streams fail with Cancelled."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, method: Callable[..., _Reply], request: Any, timeout_s: float) -> _Reply:
+        return ask(
+            method, request, Attempts(self._retry, Deadline.after(timeout_s)), self.target, self._on_retry
+        )
+
+
+def ask(
+    method: Callable[..., _Reply],
+    request: Any,
+    attempts: Attempts,
+    target: str,
+    on_retry: OnRetry | None = None,
+) -> _Reply:
+    """A unary call with its retries. Raises ColibriError."""
+    while True:
+        try:
+            return method(request, timeout=attempts.remaining_s())
+        except grpc.RpcError as failure:
+            error = from_rpc_error(failure, target)
+        wait = attempts.wait_after(error)
+        if wait is None:
+            raise error
+        if on_retry is not None:
+            on_retry(error, wait)
+        time.sleep(wait)
