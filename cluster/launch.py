@@ -93,5 +93,6 @@ def worker_command(
         f"--cpus={format_cpu_list(pin.cpus)}",
         f"--numa-node={pin.numa_node}",
         f"--parent-pid={os.getpid()}",
+        "--config=none",  # what the operator set for this process is not meant for its workers
         *(["--oversubscribed"] if pin.oversubscribed else []),
     ]

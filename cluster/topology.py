@@ -1,17 +1,18 @@
 """What this process may use of its machine: NUMA nodes, their CPUs and memory, and how much CPU time.
 
 Read from sysfs (devices/system/node, devices/system/cpu), the process's affinity mask and its cgroup's CPU
-quota (v2 `cpu.max`, v1 `cpu.cfs_*`). The roots are arguments, so that tests read made-up machines.
+quota. The roots are arguments, so that tests read made-up machines.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from colibri.cluster.cgroup import cpu_quota, read
 from colibri.cluster.cpu_list import parse_cpu_list
 from colibri.errors import ColibriError
 
@@ -78,7 +79,7 @@ def discover(
     for node_id in _online_nodes(sysfs):
         folder = sysfs / f"devices/system/node/node{node_id}"
         cpulist = folder / "cpulist"
-        cpus = set(parse_cpu_list(_read(cpulist), str(cpulist))) & homeless
+        cpus = set(parse_cpu_list(read(cpulist), str(cpulist))) & homeless
         homeless -= cpus
         nodes.append(
             NumaNode(node_id, _cores(sysfs, cpus), _memory(folder), _distances(sysfs, folder, node_id))
@@ -86,12 +87,12 @@ def discover(
     if homeless:
         unknown = NumaNode(UNKNOWN_NODE, _cores(sysfs, homeless), 0, ((UNKNOWN_NODE, _LOCAL_DISTANCE),))
         nodes.insert(0, unknown)
-    return Topology(tuple(nodes), _quota(sysfs, proc))
+    return Topology(tuple(nodes), cpu_quota(sysfs, proc))
 
 
 def _online_nodes(sysfs: Path) -> tuple[int, ...]:
     online = sysfs / "devices/system/node/online"
-    return parse_cpu_list(_read(online), str(online))
+    return parse_cpu_list(read(online), str(online))
 
 
 def _cores(sysfs: Path, cpus: set[int]) -> tuple[tuple[int, ...], ...]:
@@ -100,76 +101,20 @@ def _cores(sysfs: Path, cpus: set[int]) -> tuple[tuple[int, ...], ...]:
         if cpu not in left:
             continue
         siblings = sysfs / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-        core = ({cpu} | set(parse_cpu_list(_read(siblings), str(siblings)))) & left
+        core = ({cpu} | set(parse_cpu_list(read(siblings), str(siblings)))) & left
         left -= core
         cores.append(tuple(sorted(core)))
     return tuple(cores)
 
 
 def _memory(folder: Path) -> int:
-    found = _MEM_TOTAL.search(_read(folder / "meminfo"))
+    found = _MEM_TOTAL.search(read(folder / "meminfo"))
     return int(found.group(1)) * 1024 if found else 0
 
 
 def _distances(sysfs: Path, folder: Path, node_id: int) -> tuple[tuple[int, int], ...]:
-    values = _read(folder / "distance").split()
+    values = read(folder / "distance").split()
     nodes = _online_nodes(sysfs)
     if len(values) != len(nodes) or not all(value.isdecimal() for value in values):
         return ((node_id, _LOCAL_DISTANCE),)
     return tuple(zip(nodes, map(int, values), strict=True))
-
-
-def _quota(sysfs: Path, proc: Path) -> float | None:
-    """The tightest limit on the way from this process's cgroup up to the root, in CPUs."""
-    limits = [*_v2_limits(sysfs, proc), *_v1_limits(sysfs, proc)]
-    return min(limits, default=None)
-
-
-def _v2_limits(sysfs: Path, proc: Path) -> list[float]:
-    path = next((path for controllers, path in _memberships(proc) if controllers == ""), None)
-    if path is None:
-        return []
-    limits = []
-    for folder in _upwards(sysfs / "fs/cgroup", path):
-        values = _read(folder / "cpu.max").split()
-        if len(values) == 2 and values[0].isdecimal() and values[1].isdecimal() and int(values[1]) > 0:
-            limits.append(int(values[0]) / int(values[1]))
-    return limits
-
-
-def _v1_limits(sysfs: Path, proc: Path) -> list[float]:
-    path = next((path for controllers, path in _memberships(proc) if "cpu" in controllers.split(",")), None)
-    if path is None:
-        return []
-    limits = []
-    for mount in ("cpu", "cpu,cpuacct"):
-        for folder in _upwards(sysfs / "fs/cgroup" / mount, path):
-            quota, period = (
-                _read(folder / "cpu.cfs_quota_us").strip(),
-                _read(folder / "cpu.cfs_period_us").strip(),
-            )
-            if quota.isdecimal() and period.isdecimal() and int(period) > 0:  # "-1" means no limit
-                limits.append(int(quota) / int(period))
-    return limits
-
-
-def _memberships(proc: Path) -> list[tuple[str, str]]:
-    """(controllers, path) of each line of /proc/self/cgroup; controllers is empty for cgroup v2."""
-    fields = (line.split(":", 2) for line in _read(proc / "self/cgroup").splitlines())
-    return [(line[1], line[2]) for line in fields if len(line) == 3]
-
-
-def _upwards(mount: Path, path: str) -> Sequence[Path]:
-    """The cgroup's folder and its parents up to the mount. Inside a container the path may name nothing that
-    is mounted there; what exists is looked at."""
-    parts = [part for part in path.split("/") if part not in ("", ".", "..")]
-    return [mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
-
-
-def _read(path: Path) -> str:
-    """Its text; empty where the file is missing or withheld, which every caller treats as "the kernel does
-    not say"."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

@@ -8,6 +8,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Keeps paragraphs, leaves indented lines as they are, and tells no default of a switch."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.nargs == 0 else super()._get_help_string(action)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.strip().split("\n\n")
+        return "\n\n".join(
+            part if part.startswith("  ") else super(HelpFormatter, self)._fill_text(part, width, indent)
+            for part in paragraphs
+        )
+
+
 class Parser(argparse.ArgumentParser):
     """Options are never abbreviated: a new option must not change what an old command line means.
 
@@ -17,7 +31,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, deferred: Callable[[Parser], None] | None = None, **kwargs: Any) -> None:
         kwargs.setdefault("allow_abbrev", False)
-        kwargs.setdefault("formatter_class", argparse.ArgumentDefaultsHelpFormatter)
+        kwargs.setdefault("formatter_class", HelpFormatter)
         super().__init__(*args, **kwargs)
         self._deferred = deferred
         self.verbs: dict[str, Parser] = {}

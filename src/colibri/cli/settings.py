@@ -77,7 +77,7 @@ class VerbParser(Parser):
             if item.source in ("environment", "file"):
                 _preset(self, item)
         parsed, extra = super().parse_known_args(args, namespace)
-        parsed.resolved = found
+        parsed.option_sources = found
         return parsed, extra
 
 
@@ -85,7 +85,10 @@ def settings(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """Key -> option. A key is the long option without its dashes, or the name of a positional argument."""
     found = {}
     for action in parser._actions:
-        if action.dest in ("help", "version", CONFIG) or isinstance(action, argparse._SubParsersAction):
+        if action.dest in ("help", "version", CONFIG) or action.nargs in (
+            argparse.PARSER,
+            argparse.REMAINDER,
+        ):
             continue
         names = [option[2:] for option in action.option_strings if option.startswith("--")]
         if names or not action.option_strings:

@@ -19,11 +19,16 @@ VERBS: Mapping[str, Verb] = {
     "serve": Verb(
         "Serve a model: Generation, Router, health and reflection on one address.", "colibri.cli.serve"
     ),
+    "doctor": Verb(
+        "Tell whether this machine is fit to serve, and the command that mends what is not.",
+        "colibri.cli.doctor",
+    ),
     "inspect": Verb(
         "Show what a checkpoint holds and how its experts would be placed, without reading weights.",
         "colibri.cli.inspect",
     ),
     "bench": Verb("Measure speed: a model's decode and prefill.", "colibri.cli.bench"),
+    "config": Verb("Show what options are set to, and where each value comes from.", "colibri.cli.config"),
     "expert": Verb(
         "Run one expert worker by hand; routers tell it which experts to load.", "colibri.cli.expert"
     ),
@@ -52,6 +57,9 @@ def _add(parser: Parser, table: Mapping[str, Verb], dest: str, root: Parser) -> 
 
         def fill(parser: Parser, name: str = name, verb: Verb = verb) -> None:
             module = import_module(verb.module)
+            parser.description = "\n\n".join(
+                [verb.summary, *getattr(module, "ABOUT", "").strip().split("\n\n")]
+            )
             if hasattr(module, "VERBS"):
                 _add(parser, module.VERBS, f"{name}_verb", root)
                 return

@@ -1,0 +1,32 @@
+"""Show what options are set to, and where each value comes from.
+
+A group of verbs; the mechanism is in `settings`, the file's format in `config_file`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from colibri.cli.verb import Verb
+
+VERBS: Mapping[str, Verb] = {
+    "show": Verb(
+        "Show the options of a verb, or of all, with the source of each.", "colibri.cli.config_show"
+    ),
+}
+
+ABOUT = """
+Flags beat the environment (COLIBRI_ and the option's name, as COLIBRI_KV_PAGE) beats the file of --config beats the
+default. The file is YAML: keys are long options without their dashes, or MODEL as `model`; at the top they hold for
+every verb that has them, in a section for that verb alone:
+
+  model: /models/mixtral-8x7b
+  workers: 4
+  serve:
+    listen: 0.0.0.0:50051
+  bench:
+    decode:
+      batch: 8
+
+Unknown keys and unknown COLIBRI_ variables are errors that name the nearest match.
+"""
