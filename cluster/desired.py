@@ -1,0 +1,112 @@
+"""What an operator wants of a cluster, and how each command changes that. Pure: nothing here starts or loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count, islice
+
+from colibri.cluster.holders import ExpertId, Holders, holders_of
+from colibri.cluster.rebalance import rebalance
+from colibri.errors import InvalidInput
+from colibri.placement import Placement
+from colibri.spelling import nearest
+
+MAX_WORKERS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """workers: those that are to hold experts, in the order of their numbers; drained: taken out, to be brought
+    back by name; replicas: holders of each expert, where there are so many workers; holders: the placement to have
+    when all of them live; pinned: experts moved by hand, which no evening out moves."""
+
+    workers: tuple[str, ...]
+    drained: tuple[str, ...]
+    replicas: int
+    holders: Holders
+    pinned: frozenset[ExpertId] = frozenset()
+
+    @classmethod
+    def of(cls, placement: Placement, replicas: int) -> Desired:
+        return cls(placement.workers, (), replicas, holders_of(placement))
+
+    def drain(self, worker: str) -> Desired:
+        """Raises InvalidInput for an unknown worker, one that is drained already, and the last one."""
+        self._check_known(worker)
+        if worker in self.drained:
+            raise InvalidInput("worker", "one that is not drained yet", worker)
+        if len(self.workers) == 1:
+            raise InvalidInput("worker", "one of several workers", f"{worker}, the last one")
+        left = tuple(name for name in self.workers if name != worker)
+        return replace(self._over(left), drained=in_order((*self.drained, worker)))
+
+    def undrain(self, worker: str) -> Desired:
+        """Raises InvalidInput for a worker that is not drained."""
+        if worker not in self.drained:
+            expected = "a drained worker" + (f" ({', '.join(self.drained)})" if self.drained else "")
+            raise InvalidInput("worker", expected, worker)
+        back = in_order((*self.workers, worker))
+        return replace(self._over(back), drained=tuple(name for name in self.drained if name != worker))
+
+    def scale(self, workers: int, alive: frozenset[str]) -> Desired:
+        """Grows by names that nobody has, the lowest first; shrinks by those that do not live, then from the
+        highest name down. Drained workers do not count. Raises InvalidInput."""
+        if not 1 <= workers <= MAX_WORKERS:
+            raise InvalidInput("workers", f"1 to {MAX_WORKERS}", workers)
+        if workers > len(self.workers):
+            taken = {*self.workers, *self.drained}
+            new = islice(_free_names(taken), workers - len(self.workers))
+            return self._over(in_order((*self.workers, *new)))
+        first_to_stay = sorted(self.workers, key=lambda name: (name not in alive, self.workers.index(name)))
+        return self._over(in_order(first_to_stay[:workers]))
+
+    def move(self, expert: ExpertId, to: str, source: str) -> Desired:
+        """`to` becomes its first holder, `source` holds it no longer; either may be empty. Raises InvalidInput,
+        naming the field."""
+        layer, number = expert
+        if not 0 <= layer < len(self.holders):
+            raise InvalidInput("layer", f"0 to {len(self.holders) - 1}", layer)
+        if not 0 <= number < len(self.holders[layer]):
+            raise InvalidInput("expert", f"0 to {len(self.holders[layer]) - 1}", number)
+        if not to and not source:
+            raise InvalidInput("to", "a worker to move it to, or one to take it from", "neither")
+        names = self.holders[layer][number]
+        if to and to not in self.workers:
+            raise InvalidInput("to", f"one of {', '.join(self.workers)}", f"{to}{nearest(to, self.workers)}")
+        if source and source not in names:
+            raise InvalidInput("from", f"a holder of it ({', '.join(names)})", source)
+        if to == source:
+            raise InvalidInput("from", f"another worker than {to}", source)
+        new = (*([to] if to else []), *(name for name in names if name not in (to, source)))
+        if not new:
+            raise InvalidInput("from", "not the last holder", source)
+        changed = [list(experts) for experts in self.holders]
+        changed[layer][number] = new
+        holders = tuple(tuple(experts) for experts in changed)
+        return replace(self, holders=holders, pinned=self.pinned | {expert})
+
+    def without(self, absent: frozenset[str]) -> Holders:
+        """The placement to have while some workers are gone for good, or for long; all of them: as it is."""
+        left = [name for name in self.workers if name not in absent]
+        if len(left) in (0, len(self.workers)):
+            return self.holders
+        return rebalance(self.holders, left, self.replicas, self.pinned, even=False)
+
+    def _over(self, workers: tuple[str, ...]) -> Desired:
+        holders = rebalance(self.holders, workers, self.replicas, self.pinned)
+        return replace(self, workers=workers, holders=holders)
+
+    def _check_known(self, worker: str) -> None:
+        known = (*self.workers, *self.drained)
+        if worker not in known:
+            raise InvalidInput("worker", f"one of {', '.join(known)}", f"{worker}{nearest(worker, known)}")
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """w2 before w10."""
+    return tuple(sorted(names, key=lambda name: (len(name), name)))
+
+
+def _free_names(taken: set[str]) -> Iterator[str]:
+    return (name for name in (f"w{number}" for number in count()) if name not in taken)

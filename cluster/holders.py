@@ -1,0 +1,55 @@
+"""Who holds which expert, by worker name: what plans are made of. Pure; `Placement` says the same by index."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from colibri.placement import Placement
+
+#: (layer, expert)
+ExpertId = tuple[int, int]
+#: [layer][expert] -> names of its holders, in order of preference.
+Holders = tuple[tuple[tuple[str, ...], ...], ...]
+
+
+def holders_of(placement: Placement) -> Holders:
+    names = placement.workers
+    return tuple(
+        tuple(tuple(names[index] for index in holders) for holders in experts)
+        for experts in placement.holders
+    )
+
+
+def as_placement(holders: Holders, workers: Sequence[str], epoch: int) -> Placement:
+    """workers: all that are named, in the order of their indices. Raises InvalidInput as Placement does."""
+    index = {name: position for position, name in enumerate(workers)}
+    return Placement(
+        epoch,
+        tuple(workers),
+        tuple(tuple(tuple(index[name] for name in names) for names in experts) for experts in holders),
+    )
+
+
+def held_by(holders: Holders, worker: str) -> frozenset[ExpertId]:
+    return frozenset(
+        (layer, expert)
+        for layer, experts in enumerate(holders)
+        for expert, names in enumerate(experts)
+        if worker in names
+    )
+
+
+def copies(holders: Holders) -> Counter[str]:
+    """Experts that each worker holds, over all layers."""
+    return Counter(name for experts in holders for names in experts for name in names)
+
+
+def lost_experts(holders: Holders, alive: frozenset[str]) -> list[ExpertId]:
+    """Those that no living worker holds."""
+    return [
+        (layer, expert)
+        for layer, experts in enumerate(holders)
+        for expert, names in enumerate(experts)
+        if not alive.intersection(names)
+    ]
