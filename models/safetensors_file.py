@@ -26,6 +26,8 @@ from colibri.models.json_file import open_regular, parse_object
 MAX_HEADER_BYTES = 100_000_000
 _MAX_DIMENSIONS = 8
 _METADATA = "__metadata__"
+#: How a pointer begins that Git leaves where a large file was not fetched (git-lfs.com, docs/spec.md).
+_GIT_LFS = b"version "
 
 _BITS_PER_ELEMENT = {
     4: ("F4",),
@@ -128,6 +130,9 @@ def _read_header(path: Path, read: Callable[[int], bytes], file_bytes: int) -> t
     if len(prefix) != 8:
         raise CheckpointError.of(path, "header length", "8 bytes", f"a file of {file_bytes}")
     (length,) = struct.unpack("<Q", prefix)
+    if prefix == _GIT_LFS:
+        got = "a pointer of Git LFS: fetch the file itself, as `git lfs pull` does"
+        raise CheckpointError.of(path, "", "weights", got)
     if length > MAX_HEADER_BYTES:
         raise CheckpointError.of(path, "header length", f"at most {MAX_HEADER_BYTES}", length)
     if 8 + length > file_bytes:
