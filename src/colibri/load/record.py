@@ -30,7 +30,18 @@ class Failure:
 
     @classmethod
     def of(cls, error: ColibriError) -> Failure:
+        if isinstance(error, TargetFailure):
+            return error.failure
         return cls(type(error).__name__, error.message, error.retryable, error.retry_after_s)
+
+
+class TargetFailure(ColibriError):
+    """A target's own kind of error, for which there is no class."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message, retry_after_s=failure.retry_after_s)
+        self.failure = failure
+        self.retryable = failure.retryable
 
 
 @dataclass(frozen=True, slots=True)

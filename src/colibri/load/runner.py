@@ -251,13 +251,14 @@ class LoadRun:
         numbers = iter(range(arrivals.requests or MAX_REQUESTS))
 
         async def user() -> None:
-            while not wake.is_set() and self._clock() < until:
-                index = next(numbers, None)
-                if index is None:
-                    return
+            index = next(numbers, None)
+            while index is not None and not wake.is_set() and self._clock() < until:
                 request = self._workload.request(index)
                 # Due now: making the prompt was the user's own time, not the server's.
                 failure = await self._ask(Recording(index, request, self._clock(), self._clock))
+                index = next(numbers, None)
+                if index is None:
+                    return
                 pause = arrivals.think_s
                 if failure is not None:
                     advised = failure.retry_after_s
