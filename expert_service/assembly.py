@@ -16,6 +16,7 @@ from colibri.expert_service.queue import ExecutionQueue
 from colibri.expert_service.servicer import ExpertServicer, Identity
 from colibri.expert_service.store import WeightStore
 from colibri.expert_service.stream import RunUnits, Worker
+from colibri.expert_service.warm_up import warm_up
 from colibri.kernels.api import Backend, ComputeMode
 from colibri.kernels.factory import make_backend
 from colibri.models.checkpoint import Checkpoint
@@ -50,7 +51,7 @@ class WorkerServer:
             shapes.layers, shapes.experts, shapes.top_k, shapes.hidden, config.compute_mode, config.max_rows
         )
         self._backend = _make_backend(config) if backend is None else backend
-        self.store = WeightStore(checkpoint, self._backend, mode)
+        self.store = WeightStore(checkpoint, self._backend, mode, config.memory)
         max_bytes = max(_MIN_QUEUE_BYTES, _LARGEST_REQUESTS * limits.max_request_bytes)
         worker = Worker(
             name=config.name,
@@ -73,9 +74,18 @@ class WorkerServer:
             compute_threads=self._backend.threads,
             numa_node=config.numa_node,
             oversubscribed=config.oversubscribed,
+            shares_memory=config.share_memory,
         )
         self.worker = worker
-        self._servicer = ExpertServicer(worker, identity, self.store, config.max_streams)
+        self._packer = make_backend(self._backend.name, threads=1, isa=self._backend.isa)
+        self._servicer = ExpertServicer(
+            worker,
+            identity,
+            self.store,
+            config.max_streams,
+            packer=self._packer,
+            warm_up=partial(warm_up, self._backend, self.store, mode, shapes),
+        )
         services = [self._servicer.service()]
         if worker.faults is not None:
             services.append(FaultsServicer(worker.faults).service())

@@ -19,7 +19,9 @@ class WorkerConfig:
     inherited). numa_node: node for weights (-1: as inherited). oversubscribed: the CPUs are another worker's,
     too; reported, nothing else. max_rows: rows of one request. max_queued: requests that may wait.
     max_streams: routers at once. grace_s: seconds for what is in flight after SIGTERM. parent_pid: the
-    process that started this one and whose end ends it. allow_faults: serves colibri.v1.Faults, by which
+    process that started this one and whose end ends it. memory: bytes that experts may take (None: any).
+    yielding_start: starts at the lowest CPU priority, beside workers that serve. share_memory: with routers of
+    its host, where they ask for it. allow_faults: serves colibri.v1.Faults, by which
     anybody who reaches this worker makes it misbehave.
     """
 
@@ -39,6 +41,9 @@ class WorkerConfig:
     max_streams: int = 32
     grace_s: float = 10.0
     parent_pid: int | None = None
+    memory: int | None = None
+    yielding_start: bool = False
+    share_memory: bool = True
     allow_faults: bool = False
 
     def __post_init__(self) -> None:
@@ -58,6 +63,8 @@ class WorkerConfig:
             value = getattr(self, field)
             if not low <= value <= high:
                 raise ConfigError(field, f"{low} to {high}", value)
+        if self.memory is not None and self.memory < 1:
+            raise ConfigError("memory", "bytes, at least 1", self.memory)
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise ConfigError("threads", "1 to 1024", self.threads)
         if any(cpu < 0 for cpu in self.cpus) or len(set(self.cpus)) != len(self.cpus):

@@ -67,6 +67,11 @@ class ExecutionQueue:
         """Requests that hold a place, those still arriving in pieces included."""
         return self._requests
 
+    def oldest(self) -> float | None:
+        """Monotonic seconds at which the request that has waited longest arrived; None when none waits."""
+        with self._lock:
+            return min((work.arrived for lane in self._lanes for _, work in lane.heap), default=None)
+
     def open_lane(self, lane: Lane) -> None:
         with self._lock:
             self._lanes.add(lane)

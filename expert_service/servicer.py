@@ -16,11 +16,13 @@ import grpc
 from colibri import __version__
 from colibri.errors import Busy, InvalidInput, NumericsMismatch, ShuttingDown
 from colibri.expert_service.inbox import Inbox
+from colibri.expert_service.low_priority import iterate_lowered
 from colibri.expert_service.pinning import Placed, read_placement
 from colibri.expert_service.process_facts import count_threads, open_fds
 from colibri.expert_service.ring_inbox import RingInbox, write_reply
 from colibri.expert_service.store import Key, WeightStore
 from colibri.expert_service.stream import ExchangeStream, Worker
+from colibri.kernels.api import Backend
 from colibri.rpc.server import Service
 from colibri.transport._shared_ring import SharedRing
 from colibri.transport.grpc_stream import EXCHANGE_METHOD
@@ -35,7 +37,8 @@ _DRAIN_POLL_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a handshake compares and Status reports. numa_node -1: none asked for."""
+    """What a handshake compares and Status reports. numa_node -1: none asked for; shares_memory: with routers of
+    its host."""
 
     model_hash: str
     expert_numerics_id: str
@@ -43,16 +46,30 @@ class Identity:
     compute_threads: int
     numa_node: int
     oversubscribed: bool
+    shares_memory: bool = True
 
 
 class ExpertServicer:
     """Control calls of one worker. Raises typed errors; colibri.rpc.server turns them into statuses."""
 
-    def __init__(self, worker: Worker, identity: Identity, store: WeightStore, max_streams: int) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        identity: Identity,
+        store: WeightStore,
+        max_streams: int,
+        *,
+        packer: Backend | None = None,
+        warm_up: Callable[[Key], None] = lambda key: None,
+    ) -> None:
+        """packer: packs what is loaded beside requests that run, with no thread but the calling one (None: the
+        store's own backend does); warm_up: called with an expert that has just been loaded."""
         self._worker = worker
         self._identity = identity
         self._store = store
         self._max_streams = max_streams
+        self._packer = packer
+        self._warm_up = warm_up
         self._streams: set[ExchangeStream] = set()
         self._lock = threading.Lock()
 
@@ -103,7 +120,7 @@ class ExpertServicer:
             max_message_bytes=worker.limits.max_request_bytes,
             max_rows=worker.limits.max_rows,
             max_queued=worker.max_requests,
-            host=host_id(),
+            host=host_id() if identity.shares_memory else "",
         )
 
     def load(
@@ -113,8 +130,11 @@ class ExpertServicer:
         if self._worker.faults is not None:
             self._worker.faults.at_load()
         keys = _keys(request.experts)
-        for step in self._store.load_steps(keys):
+        steps = self._store.load_steps(keys, self._packer if request.yielding else None)
+        for step in iterate_lowered(steps) if request.yielding else steps:
             done = step.experts_done == step.experts_total
+            if done and keys:
+                self._warm_up(keys[-1])
             yield expert_pb2.LoadProgress(
                 experts_done=step.experts_done,
                 experts_total=step.experts_total,
@@ -136,6 +156,7 @@ class ExpertServicer:
         self, request: expert_pb2.StatusRequest, context: grpc.ServicerContext
     ) -> expert_pb2.StatusReply:
         worker, identity, counts = self._worker, self._identity, self._worker.counters.counts
+        oldest = worker.queue.oldest()
         placed: Placed = read_placement([expert.data for expert in self._store.packed()])
         return expert_pb2.StatusReply(
             worker=worker.name,
@@ -160,6 +181,10 @@ class ExpertServicer:
             threads=count_threads(),
             expert_numerics_id=identity.expert_numerics_id,
             build_version=__version__,
+            held=[expert_pb2.ExpertId(layer=layer, expert=expert) for layer, expert in self._store.held()]
+            if request.experts
+            else (),
+            oldest_queued_us=0 if oldest is None else max(0, round((worker.clock() - oldest) * 1e6)),
         )
 
     def _register(self, server: grpc.Server) -> None:
@@ -203,6 +228,8 @@ class ExpertServicer:
         self, request: expert_pb2.AttachRequest, context: grpc.ServicerContext
     ) -> Iterator[expert_pb2.AttachReply]:
         worker = self._worker
+        if not self._identity.shares_memory:
+            raise InvalidInput("host", "no attachment: this worker shares no memory", request.host or "none")
         if not request.host or request.host != host_id():
             raise InvalidInput("host", "the host of this worker", request.host or "none")
         if request.layout != LAYOUT:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from colibri.errors import ExpertNotLoaded, InvalidInput
-from colibri.kernels.api import Backend, ComputeMode, PackedExpert
+from colibri.errors import ExpertNotLoaded, InvalidInput, OverBudget
+from colibri.kernels.api import Array, Backend, ComputeMode, PackedExpert
+from colibri.kernels.reference.packing import packed_expert_bytes
 from colibri.models.checkpoint import ExpertWeights
 from colibri.models.config import MixtralConfig
 from colibri.models.finite import check_finite
@@ -39,13 +41,25 @@ class LoadStep:
 
 
 class WeightStore:
-    """Packed experts by (layer, expert). Thread-safe; a get never waits for a load."""
+    """Packed experts by (layer, expert). Thread-safe: a get never waits for a load, nor one load for another.
 
-    def __init__(self, checkpoint: ExpertSource, backend: Backend, mode: ComputeMode) -> None:
+    budget: bytes that packed experts may take (None: any); what would not fit is refused before it is read.
+    """
+
+    def __init__(
+        self, checkpoint: ExpertSource, backend: Backend, mode: ComputeMode, budget: int | None = None
+    ) -> None:
         self._checkpoint = checkpoint
         self._backend = backend
         self._mode = mode
+        self._budget = budget
+        config = checkpoint.config
+        stored = "bf16" if mode is ComputeMode.BF16 else config.dtype
+        #: Bytes of one packed expert: all are of one shape.
+        self.expert_bytes = packed_expert_bytes(stored, config.hidden, config.ffn)
         self._packed: dict[Key, PackedExpert] = {}
+        #: Experts that loads under way have been granted memory for, and how many loads each.
+        self._coming: Counter[Key] = Counter()
         self._changing = threading.Lock()
 
     def __len__(self) -> int:
@@ -55,6 +69,10 @@ class WeightStore:
     def bytes(self) -> int:
         """Bytes of packed weights held."""
         return sum(expert.data.nbytes for expert in list(self._packed.values()))
+
+    def held(self) -> list[Key]:
+        """Of all that is held at this moment, ascending."""
+        return sorted(self._packed)
 
     def packed(self) -> list[PackedExpert]:
         """All that is held at this moment."""
@@ -76,35 +94,37 @@ class WeightStore:
             if not 0 <= expert < config.experts:
                 raise InvalidInput("expert", f"0 to {config.experts - 1}", expert)
 
-    def load_steps(self, keys: Sequence[Key]) -> Iterator[LoadStep]:
+    def load_steps(self, keys: Sequence[Key], packer: Backend | None = None) -> Iterator[LoadStep]:
         """Loads what is not held yet: one step at the start and one for each key; idempotent. Stopping early
-        keeps what is loaded. A worker may well hold nothing, so `keys` may be empty.
+        keeps what is loaded. A worker may well hold nothing, so `keys` may be empty. packer: packs in place of
+        the backend that computes, which packing would keep busy.
 
-        Raises InvalidInput before anything is loaded, CheckpointError when the checkpoint cannot be read or a
-        weight is not finite.
+        Raises InvalidInput and OverBudget before anything is loaded, CheckpointError when the checkpoint cannot
+        be read or a weight is not finite.
         """
         self.check(keys)
-        dtype = self._checkpoint.config.dtype
         read = pack = 0.0
         held = 0
-        yield LoadStep(0, len(keys), held, read, pack)
-        for done, key in enumerate(keys, 1):
-            with self._changing:
+        self._reserve(keys)
+        try:
+            yield LoadStep(0, len(keys), held, read, pack)
+            for done, key in enumerate(keys, 1):
                 packed = self._packed.get(key)
                 if packed is None:
                     begin = time.perf_counter()
-                    weights = self._checkpoint.expert(*key)
-                    matrices = (weights.gate, weights.up, weights.down)
-                    for name, matrix in zip(("gate", "up", "down"), matrices, strict=True):
-                        # Also brings a mapped matrix into memory, so that reading and packing can be told apart.
-                        check_finite(matrix, dtype, f"layer {key[0]}, expert {key[1]}: {name}")
+                    matrices = self._read(key)
                     middle = time.perf_counter()
-                    packed = self._backend.pack_expert(*matrices, self._mode)
-                    self._packed[key] = packed
+                    packed = (packer or self._backend).pack_expert(*matrices, self._mode)
+                    with self._changing:
+                        packed = self._packed.setdefault(key, packed)
                     read += middle - begin
                     pack += time.perf_counter() - middle
-            held += packed.data.nbytes
-            yield LoadStep(done, len(keys), held, read, pack)
+                held += packed.data.nbytes
+                yield LoadStep(done, len(keys), held, read, pack)
+        finally:
+            with self._changing:
+                self._coming.subtract(keys)
+                self._coming += Counter()  # forgets the zeros
 
     def load(self, keys: Sequence[Key], progress: Callable[[LoadStep], None] | None = None) -> LoadStep:
         """As load_steps, to the end; returns the last step."""
@@ -120,3 +140,24 @@ class WeightStore:
         with self._changing:
             dropped = [self._packed.pop(key, None) for key in keys]
         return sum(expert.data.nbytes for expert in dropped if expert is not None)
+
+    def _reserve(self, keys: Sequence[Key]) -> None:
+        with self._changing:
+            need = len({*self._packed, *self._coming, *keys}) * self.expert_bytes
+            if self._budget is not None and need > self._budget:
+                new = len(set(keys).difference(self._packed))
+                raise OverBudget(
+                    f"memory for experts: expected at most {self._budget} bytes, got a load of {new} experts that"
+                    f" makes {need} ({self.expert_bytes} each)"
+                )
+            self._coming.update(keys)
+
+    def _read(self, key: Key) -> tuple[Array, Array, Array]:
+        weights = self._checkpoint.expert(*key)
+        dtype = self._checkpoint.config.dtype
+        where = f"layer {key[0]}, expert {key[1]}: "
+        # Also brings mapped matrices into memory, so that reading and packing can be told apart.
+        check_finite(weights.gate, dtype, where + "gate")
+        check_finite(weights.up, dtype, where + "up")
+        check_finite(weights.down, dtype, where + "down")
+        return weights.gate, weights.up, weights.down

@@ -10,10 +10,12 @@ import os
 import signal
 import sys
 import threading
+from importlib import import_module
 from types import FrameType
 from typing import TextIO
 
 from colibri.expert_service.config import WorkerConfig
+from colibri.expert_service.low_priority import call_lowered
 from colibri.expert_service.pinning import bind_memory, die_with_parent, pin_cpus
 
 __all__ = ["WorkerConfig", "run_worker"]
@@ -44,6 +46,8 @@ def run_worker(config: WorkerConfig, out: TextIO | None = None) -> int:
         os.environ.setdefault(name, "1")
 
     # Only now: these import NumPy and grpc, whose threads and memory take over CPUs and policy.
+    if config.yielding_start:
+        call_lowered(lambda: import_module("colibri.expert_service.assembly"))
     from colibri.expert_service.assembly import WorkerServer
 
     server = WorkerServer(config)

@@ -53,13 +53,24 @@ def pack_expert(gate: Array, up: Array, down: Array, mode: ComputeMode) -> Packe
 def unpack_expert(expert: PackedExpert) -> tuple[Array, Array, Array]:
     """gate, up [ffn, hidden] and down [hidden, ffn] in the stored dtype."""
     padded = _round_up(expert.ffn, PANEL // 2)
-    first = _packed_bytes(expert.dtype, 2 * padded, expert.hidden)
-    offset = _round_up(first, ALIGNMENT)
+    first, offset = _gate_up_bytes(expert.dtype, expert.hidden, expert.ffn)
     gate_up = _from_panels(expert.data[:first], expert.dtype, 2 * padded, expert.hidden, "expert.data")
     down = _from_panels(expert.data[offset:], expert.dtype, expert.hidden, padded, "expert.data")
     halves = gate_up[:, : expert.hidden].reshape(padded // 16, 2, 16, expert.hidden)
     gate, up = (halves[:, i].reshape(padded, expert.hidden)[: expert.ffn] for i in (0, 1))
     return gate, up, down[: expert.hidden, : expert.ffn]
+
+
+def packed_expert_bytes(dtype: str, hidden: int, ffn: int) -> int:
+    """Size of a packed expert's block. dtype: 'bf16', 'fp16' or 'fp32', as stored after packing."""
+    _, offset = _gate_up_bytes(dtype, hidden, ffn)
+    return offset + _packed_bytes(dtype, hidden, _round_up(ffn, PANEL // 2))
+
+
+def _gate_up_bytes(dtype: str, hidden: int, ffn: int) -> tuple[int, int]:
+    """Bytes of gate_up, and where down begins behind it."""
+    size = _packed_bytes(dtype, 2 * _round_up(ffn, PANEL // 2), hidden)
+    return size, _round_up(size, ALIGNMENT)
 
 
 def _stored(weight: Array, mode: ComputeMode) -> Array:

@@ -92,6 +92,12 @@ class Busy(ColibriError):
     retryable = True
 
 
+class OverBudget(ColibriError):
+    """It would take more memory than was granted; names both."""
+
+    code = Code.RESOURCE_EXHAUSTED
+
+
 class DeadlineExpired(ColibriError):
     """The caller's time is over; the work was dropped."""
 

@@ -490,7 +490,8 @@ def test_streams_come_and_go_without_a_trace(worker: WorkerProcess, client: Work
 def test_the_checkpoint_is_the_only_place_experts_come_from() -> None:
     """A path, a URL or a name must never come over the wire."""
     fields = {field.name: field for field in expert_pb2.LoadRequest.DESCRIPTOR.fields}
-    assert set(fields) == {"epoch", "experts"}
+    assert set(fields) == {"epoch", "experts", "yielding"}
+    assert fields["yielding"].type == fields["yielding"].TYPE_BOOL
     ids = expert_pb2.ExpertId.DESCRIPTOR.fields
     assert {field.type for field in ids} == {ids[0].TYPE_UINT32}
 

@@ -55,6 +55,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="serve the calls by which tests make it misbehave; never where strangers reach it",
     )
     parser.add_argument(
+        "--memory",
+        type=integer(1, 1 << 50),
+        default=argparse.SUPPRESS,
+        metavar="BYTES",
+        help="bytes that experts may take; a load of more is refused (default: any)",
+    )
+    parser.add_argument(
+        "--yielding-start",
+        action="store_true",
+        help="start at the lowest CPU priority, beside workers that serve",
+    )
+    parser.add_argument(
+        "--no-shared-memory",
+        action="store_true",
+        help="take rows over the network only, also from routers of this host",
+    )
+    parser.add_argument(
         "--parent-pid",
         type=integer(1, 1 << 22),
         default=argparse.SUPPRESS,
@@ -83,6 +100,9 @@ def run(args: argparse.Namespace) -> int:
         max_queued=args.max_queued,
         grace_s=args.grace,
         parent_pid=getattr(args, "parent_pid", None),
+        memory=getattr(args, "memory", None),
+        yielding_start=args.yielding_start,
+        share_memory=not args.no_shared_memory,
         allow_faults=args.allow_faults,
     )
     return run_worker(config)

@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colibri.errors import ExpertNotLoaded, InvalidInput
+from colibri.errors import Code, ExpertNotLoaded, InvalidInput, OverBudget
 from colibri.expert_service.process_facts import count_threads, open_fds
 from colibri.expert_service.store import LoadStep, WeightStore
 from colibri.kernels.api import ComputeMode
 from colibri.kernels.factory import make_backend
 from colibri.models.checkpoint import Checkpoint
+from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 
 BACKEND = make_backend("reference")
 
@@ -95,3 +96,63 @@ def test_descriptors_and_threads_do_not_grow_with_experts(store: WeightStore) ->
     before = open_fds(), count_threads()
     store.load([(layer, expert) for layer in range(3) for expert in range(8)])
     assert (open_fds(), count_threads()) == before
+
+
+def test_the_budget_is_checked_before_anything_is_read(tiny_mixtral: Path) -> None:
+    checkpoint = Checkpoint.open(tiny_mixtral)
+    one = WeightStore(checkpoint, BACKEND, ComputeMode.BF16).expert_bytes
+    store = WeightStore(checkpoint, BACKEND, ComputeMode.BF16, budget=3 * one + 1)
+    store.load([(0, 0), (0, 1), (0, 0)])
+    with pytest.raises(
+        OverBudget, match=f"at most {3 * one + 1} bytes, got a load of 2 .* makes {4 * one}"
+    ) as caught:
+        store.load([(0, 0), (0, 2), (0, 3)])
+    assert (caught.value.code, caught.value.retryable) == (Code.RESOURCE_EXHAUSTED, False)
+    assert len(store) == 2
+    store.load([(0, 2)])
+    assert store.bytes == 3 * one
+    store.unload([(0, 0)])
+    store.load([(1, 1)])
+    with pytest.raises(OverBudget):
+        store.load([(1, 2)])
+
+
+def test_loads_under_way_count_and_are_forgotten(tiny_mixtral: Path) -> None:
+    checkpoint = Checkpoint.open(tiny_mixtral)
+    one = WeightStore(checkpoint, BACKEND, ComputeMode.BF16).expert_bytes
+    store = WeightStore(checkpoint, BACKEND, ComputeMode.BF16, budget=2 * one)
+    under_way = store.load_steps([(0, 0), (0, 1)])
+    next(under_way)
+    with pytest.raises(OverBudget):
+        store.load([(0, 2)])
+    store.load([(0, 0), (0, 1)])  # the same ones take no more
+    under_way.close()
+    store.unload([(0, 0), (0, 1)])
+    store.load([(0, 2), (0, 3)])
+
+
+@pytest.mark.parametrize("mode", ComputeMode)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_sizes_are_known_beforehand(tmp_path: Path, mode: ComputeMode, dtype: str) -> None:
+    """Sizes that are no multiples of a panel."""
+    model = random_mixtral(tmp_path / "m", RandomMixtral(hidden=36, ffn=45, layers=1, experts=2, dtype=dtype))
+    for backend in (BACKEND, make_backend("cpu", threads=1)):
+        store = WeightStore(Checkpoint.open(model), backend, mode)
+        store.load([(0, 0)])
+        assert store.bytes == store.expert_bytes
+
+
+def test_another_backend_may_pack(store: WeightStore) -> None:
+    packer = make_backend("cpu", threads=1)
+    for step in store.load_steps([(1, 3)], packer):
+        assert step.experts_total == 1
+    other = WeightStore(Checkpoint.open(store_folder(store)), BACKEND, ComputeMode.BF16)
+    other.load([(1, 3)])
+    np.testing.assert_array_equal(store.get(1, 3).data, other.get(1, 3).data)
+    assert store.held() == [(1, 3)]
+
+
+def store_folder(store: WeightStore) -> Path:
+    checkpoint = store._checkpoint
+    assert isinstance(checkpoint, Checkpoint)
+    return checkpoint.folder

@@ -1,0 +1,68 @@
+"""Work at the lowest CPU priority, beside requests that run.
+
+On Linux each thread has a nice value of its own, and a new one inherits that of the thread that starts it (man 7
+sched). Lowering needs no right but raising does: a lowered thread ends with its work, and must start none that stays.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+LOWEST = 19
+
+T = TypeVar("T")
+
+
+def call_lowered(function: Callable[[], T]) -> T:
+    """What the function returns or raises; it runs on a thread of its own, to its end."""
+    return next(iterate_lowered(function() for _ in range(1)))
+
+
+def iterate_lowered(items: Iterable[T]) -> Iterator[T]:
+    """The same items; they are made on a thread of its own. Closing the iterator early lets that thread end after
+    the item it is at."""
+    made: SimpleQueue[_Made[T]] = SimpleQueue()
+    closed = threading.Event()
+    threading.Thread(target=_make, args=(items, made, closed), name="colibri-lowered", daemon=True).start()
+    try:
+        while True:
+            item = made.get()
+            if item.error is not None:
+                raise item.error
+            if item.end:
+                return
+            yield item.value[0]
+    finally:
+        closed.set()
+
+
+class _Made(Generic[T]):
+    """An item, the error that ended them, or the end."""
+
+    __slots__ = ("end", "error", "value")
+
+    def __init__(self, *value: T, error: BaseException | None = None) -> None:
+        self.value = value
+        self.error = error
+        self.end = not value
+
+
+def _make(items: Iterable[T], made: SimpleQueue[_Made[T]], closed: threading.Event) -> None:
+    try:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)
+        iterator = iter(items)
+        for item in iterator:
+            made.put(_Made(item))
+            if closed.is_set():
+                close = getattr(iterator, "close", None)
+                if close is not None:
+                    close()
+                return
+    except BaseException as error:  # raised where the items are used
+        made.put(_Made(error=error))
+    else:
+        made.put(_Made())
