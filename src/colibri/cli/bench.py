@@ -1,4 +1,4 @@
-"""Measure speed: a model's decode and prefill.
+"""Measure speed.
 
 A group of verbs: this module only lists them. What they share is in `bench_model`.
 """

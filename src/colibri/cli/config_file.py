@@ -73,8 +73,8 @@ class ConfigFile:
         for key, entry in section.entries.items():
             if key not in options:
                 expected = "a section of options" if key in names else f"an option of {where}"
-                got = f"{key!r}{nearest(key, options | names)}"
-                raise ConfigError(f"{self.path}:{entry.line}", expected, got)
+                near = "" if key in names else nearest(key, options | names)
+                raise ConfigError(f"{self.path}:{entry.line}", expected, f"{key!r}{near}")
         for key, inner in section.sections.items():
             if key not in names:
                 expected = "a value" if key in options else f"the name of a verb or an option of {where}"

@@ -64,7 +64,7 @@ class VerbParser(Parser):
                 )
                 self.epilog = self.epilog or (
                     "Each option may also come from the environment (COLIBRI_ and its name, as COLIBRI_KV_PAGE) or "
-                    "from a --config file; flags beat the environment beats the file."
+                    "from a --config file; flags beat the environment, which beats the file."
                 )
         return self
 

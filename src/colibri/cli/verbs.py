@@ -14,8 +14,13 @@ from colibri.cli.verb import Verb
 VERBS: Mapping[str, Verb] = {
     "demo": Verb("Prepare the demo model, start a local cluster and answer a prompt.", "colibri.cli.demo"),
     "generate": Verb(
-        "Answer one prompt with a model, on local workers or in this process.", "colibri.cli.generate"
+        "Answer one prompt with a model, on local workers, in this process, or on a running server.",
+        "colibri.cli.generate",
     ),
+    "chat": Verb(
+        "Talk with a model, on local workers, in this process, or on a running server.", "colibri.cli.chat"
+    ),
+    "replay": Verb("Ask recorded requests again and compare every token's receipt.", "colibri.cli.replay"),
     "serve": Verb(
         "Serve a model: Generation, Router, health and reflection on one address.", "colibri.cli.serve"
     ),
@@ -27,7 +32,7 @@ VERBS: Mapping[str, Verb] = {
         "Show what a checkpoint holds and how its experts would be placed, without reading weights.",
         "colibri.cli.inspect",
     ),
-    "bench": Verb("Measure speed: a model's decode and prefill.", "colibri.cli.bench"),
+    "bench": Verb("Measure speed.", "colibri.cli.bench"),
     "config": Verb("Show what options are set to, and where each value comes from.", "colibri.cli.config"),
     "expert": Verb(
         "Run one expert worker by hand; routers tell it which experts to load.", "colibri.cli.expert"
