@@ -206,7 +206,12 @@ class AsyncClient:
         **options: Unpack[RequestOptions],
     ) -> AsyncEventStream:
         """As Client.generate; nothing to await: the stream is read with `async for`."""
-        request = to_request(prompt, **options)
+        return self.send(to_request(prompt, **options), timeout_s=timeout_s, retry=retry)
+
+    def send(
+        self, request: pb.GenerateRequest, *, timeout_s: float | None = None, retry: RetryChoice = None
+    ) -> AsyncEventStream:
+        """As `generate`, for a message that is made already."""
         return AsyncEventStream(
             lambda message, seconds: self._stub.Generate(message, timeout=seconds),
             Resumption(request, self.target),

@@ -86,7 +86,12 @@ class Client:
         Raises InvalidInput for values that fit no message; everything else the server judges, and the stream
         raises it.
         """
-        request = to_request(prompt, **options)
+        return self.send(to_request(prompt, **options), timeout_s=timeout_s, retry=retry)
+
+    def send(
+        self, request: pb.GenerateRequest, *, timeout_s: float | None = None, retry: RetryChoice = None
+    ) -> EventStream:
+        """As `generate`, for a message that is made already."""
         return EventStream(
             lambda message, seconds: self._stub.Generate(message, timeout=seconds),
             Resumption(request, self.target),
