@@ -16,9 +16,9 @@ VERBS: Mapping[str, Verb] = {
 }
 
 ABOUT = """
-Flags beat the environment (COLIBRI_ and the option's name, as COLIBRI_KV_PAGE), which beats the file of --config, which
-beats the default. The file is YAML: keys are long options without their dashes, or MODEL as `model`; at the top they hold for
-every verb that has them, in a section for that verb alone:
+Flags beat the environment (COLIBRI_ and the option's name, as COLIBRI_KV_PAGE), which beats the file of --config,
+which beats the default. The file is YAML: keys are long options without their dashes, or MODEL as `model`; at the top
+they hold for every verb that has them, in a section for that verb alone:
 
   model: /models/mixtral-8x7b
   workers: 4

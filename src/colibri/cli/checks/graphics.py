@@ -24,7 +24,7 @@ def check(machine: Machine) -> Iterator[Finding]:
             node = machine.sys_text(f"{place}/numa_node")
             where = f", NUMA node {node}" if node not in ("", "-1") else ""
             cards.append((_VENDORS.get(vendor, f"vendor {vendor}"), f"{device.name}{where}"))
-    driver = re.search(r"Kernel Module\D*?\s([\d.]+)\s", machine.proc_text("driver/nvidia/version") + " ")
+    driver = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", machine.proc_text("driver/nvidia/version") + " ")
     if not cards and driver is None:
         yield ok(AREA, "cards", "none", _UNUSED)
         return

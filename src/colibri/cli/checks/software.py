@@ -83,11 +83,11 @@ def _protobuf() -> Iterator[Finding]:
         return  # told among the packages
     kind = api_implementation.Type()
     if kind == "upb":
-        yield ok(AREA, "protobuf", "native (upb)")
+        yield ok(AREA, "protobuf engine", "upb, native")
     else:
         yield warn(
             AREA,
-            "protobuf",
+            "protobuf engine",
             f"implementation {kind}",
             "many times slower, and open to deeply nested messages",
             "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION; pip install --force-reinstall protobuf",
