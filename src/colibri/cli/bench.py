@@ -17,4 +17,8 @@ VERBS: Mapping[str, Verb] = {
     "prefill": Verb(
         "Measure prefill: prompt tokens per second, and where the time goes.", "colibri.cli.bench_prefill"
     ),
+    "serve": Verb(
+        "Measure a server under load: latencies, throughput, goodput, and every answer against an oracle.",
+        "colibri.cli.bench_serve",
+    ),
 }

@@ -157,6 +157,10 @@ class LoadRun:
             raise RuntimeError("a run that is over has a result")
         return self._result
 
+    def join(self, timeout_s: float) -> bool:
+        """Whether the run is over, after at most `timeout_s` seconds."""
+        return self._done.wait(timeout_s)
+
     @property
     def over(self) -> bool:
         return self._done.is_set()

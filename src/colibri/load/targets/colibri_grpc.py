@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -14,6 +15,7 @@ from colibri.deadline import Clock, Deadline
 from colibri.errors import ColibriError, FrameError, WorkerLost
 from colibri.generation import FinishReason
 from colibri.load.record import Recording
+from colibri.load.workload import LoadRequest
 from colibri.rpc.status import from_status
 from colibri.transport.address import parse_address
 from colibri.transport.options import MAX_STREAMS, channel_options
@@ -78,7 +80,9 @@ class GrpcTarget:
             recording.resumes += 1
 
     async def _attempt(self, recording: Recording, deadline: Deadline, clock: Clock) -> None:
-        call = next(self._stubs).Generate(_message(recording), timeout=deadline.remaining(clock))
+        receipt = recording.receipts[-1] if recording.receipts else 0
+        message = to_message(recording.request, recording.ids, receipt)
+        call = next(self._stubs).Generate(message, timeout=deadline.remaining(clock))
         recording.note_sent()
         try:
             async for reply in call:
@@ -120,8 +124,9 @@ class GrpcTarget:
         await asyncio.gather(*(channel.close() for channel in channels))
 
 
-def _message(recording: Recording) -> pb.GenerateRequest:
-    request, sampling = recording.request, recording.request.sampling
+def to_message(request: LoadRequest, generated: Sequence[int] = (), receipt: int = 0) -> pb.GenerateRequest:
+    """generated, receipt: of an answer that is resumed, its tokens so far and the last one's receipt."""
+    sampling = request.sampling
     message = pb.GenerateRequest(
         token_ids=pb.TokenIds(ids=request.prompt_ids),
         sampling=pb.Sampling(
@@ -129,9 +134,9 @@ def _message(recording: Recording) -> pb.GenerateRequest:
         ),
         stopping=pb.Stopping(max_tokens=request.max_tokens, ignore_eos=request.ignore_eos),
     )
-    if recording.ids:
-        message.resume.generated_ids.extend(recording.ids)
-        message.resume.receipt = recording.receipts[-1]
+    if generated:
+        message.resume.generated_ids.extend(generated)
+        message.resume.receipt = receipt
     return message
 
 

@@ -1,0 +1,232 @@
+"""Measure a server under load: latencies, throughput, goodput, and every answer against an oracle."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from colibri.cli import load_options, options
+from colibri.cli.parser import integer, number
+from colibri.cli.terminal import say
+
+if TYPE_CHECKING:
+    from colibri.cli.load_options import Load
+    from colibri.load.oracle import Oracle
+    from colibri.load.runner import RunResult
+    from colibri.load.workload import LoadRequest
+
+#: Beyond the last request's own time.
+_SLACK_S = 60.0
+_WARM_USERS = 4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    load_options.add_target(parser)
+    load_options.add_arrivals(parser)
+    load_options.add_requests(parser)
+    parser.add_argument(
+        "--goodput",
+        nargs="+",
+        default=argparse.SUPPRESS,
+        metavar="SLO",
+        help="bounds in ms that a request must meet: ttft:200 tpot:50 itl:100 (every gap) e2el:5000",
+    )
+    parser.add_argument(
+        "--goodput-share",
+        type=number(0, 1),
+        default=1.0,
+        metavar="SHARE",
+        help="of the requests, that must meet them for exit code 0",
+    )
+    parser.add_argument(
+        "--oracle",
+        type=Path,
+        default=argparse.SUPPRESS,
+        metavar="MODEL",
+        help="checkpoint of the served model: compare every token's receipt with an engine without workers",
+    )
+    parser.add_argument(
+        "--oracle-cache",
+        type=Path,
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help="where expected answers are kept (default: in Colibri's home, a file per model)",
+    )
+    parser.add_argument("--backend", choices=options.BACKENDS, default="cpu", help="the oracle's")
+    parser.add_argument(
+        "--threads",
+        type=integer(1, 1024),
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="the oracle's compute threads (default: all CPUs)",
+    )
+    parser.add_argument(
+        "--max-lag",
+        type=number(1e-3, 1e6),
+        default=25.0,
+        metavar="MS",
+        help="p99 by which the generator itself may run late in a valid run",
+    )
+    parser.add_argument(
+        "--percentiles", default="50,90,99,99.9", metavar="P,P,...", help="of each latency that is told"
+    )
+    parser.add_argument(
+        "--records",
+        type=Path,
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help="write one JSON line per request: its times, tokens, receipts, error",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+
+
+def run(args: argparse.Namespace) -> int:
+    from colibri.errors import ConfigError
+    from colibri.load.distribution import require_histograms
+    from colibri.load.metrics import measure
+    from colibri.load.report import Report, record_document
+    from colibri.load.slo import parse_slos
+    from colibri.load.validity import ValidityBounds, judge_run
+
+    try:
+        require_histograms()
+        slos = parse_slos(getattr(args, "goodput", ()))
+        percentiles = _percentiles(args.percentiles)
+        bounds = ValidityBounds(lag_p99_s=args.max_lag / 1000)
+        load = load_options.read_load(args)
+        if load.info is None and hasattr(args, "oracle"):
+            raise ConfigError("--oracle", "a colibri --target, which sends receipts", "--openai")
+    except ConfigError as error:
+        print(f"{args.prog}: {error}", file=sys.stderr)
+        return 2
+    oracle = _oracle(args, load, _known(load)) if hasattr(args, "oracle") else None
+    _warm_up(load, args.warmup)
+    result, interrupted = _measured(load)
+    if oracle is not None:
+        # Nobody knew before how many requests there would be.
+        requests = [record.request for record in result.records]
+        if oracle.missing(requests):
+            oracle = _oracle(args, load, requests)
+    report = Report(
+        metrics=measure(result, slos, percentiles),
+        validity=judge_run(result, bounds),
+        slos=slos,
+        good_share=args.goodput_share,
+        oracle=None if oracle is None else oracle.judge_all(result.records),
+    )
+    if hasattr(args, "records"):
+        with args.records.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(record_document(record)) + "\n" for record in result.records)
+    if args.json:
+        print(json.dumps(_head(args, load, result) | report.document()))
+    else:
+        print("\n".join(report.lines()))
+    if interrupted:
+        return 128 + signal.SIGINT
+    return 1 if report.faults() else 0
+
+
+def _percentiles(text: str) -> list[float]:
+    from colibri.errors import ConfigError
+
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0 < each <= 100 for each in found):
+        raise ConfigError("--percentiles", "numbers above 0, up to 100, with commas", text)
+    return found
+
+
+def _known(load: Load) -> list[LoadRequest]:
+    """The requests that the run will make, as far as that is known before."""
+    counts = [count for count in (load.count(), load.workload.distinct) if count is not None]
+    return [load.workload.request(index) for index in range(min(counts, default=0))]
+
+
+def _oracle(args: argparse.Namespace, load: Load, requests: Sequence[LoadRequest]) -> Oracle:
+    from colibri.cli.expected import OracleSource, default_cache, expected_answers
+    from colibri.cli.progress import Loading
+    from colibri.load.oracle import Judge
+    from colibri.models.demo_model import colibri_home
+
+    info = load.info
+    if info is None:
+        raise RuntimeError("an oracle judges a colibri server")
+    cache = getattr(args, "oracle_cache", None) or default_cache(colibri_home(os.environ), info.model_hash)
+    source = OracleSource(args.oracle, cache, args.backend, getattr(args, "threads", None))
+    judge = Judge(info.model_hash, info.engine_numerics_id, info.eos_ids)
+    with Loading() as loading:
+        return expected_answers(
+            source,
+            judge,
+            info.compute_mode,
+            requests,
+            lambda done, total: loading.update("oracle", done, total),
+        )
+
+
+def _warm_up(load: Load, count: int) -> None:
+    from colibri.load.arrivals import ClosedLoop
+    from colibri.load.runner import LoadRun
+
+    if not count:
+        return
+    users = min(count, _WARM_USERS, load.limits.in_flight)
+    with LoadRun(load.make_target(), load.warmup, ClosedLoop(users, count), load.limits) as run:
+        result = run.wait(count * load.limits.request_timeout_s + _SLACK_S)
+    failures = [record.failure for record in result.records if record.failure is not None]
+    if failures:
+        say(f"warm-up: {len(failures)} of {count} requests failed, the first: {failures[0].message}")
+
+
+def _measured(load: Load) -> tuple[RunResult, bool]:
+    """The result, and whether it was interrupted before its end."""
+    from colibri.cli.load_progress import watch
+    from colibri.load.runner import LoadRun
+
+    with LoadRun(load.make_target(), load.workload, load.arrivals, load.limits) as run:
+        try:
+            return watch(run, load.count(), _bound_s(load)), False
+        except KeyboardInterrupt:
+            run.stop(0.0)
+            return run.wait(_SLACK_S), True
+
+
+def _bound_s(load: Load) -> float:
+    """Longer than the run can last."""
+    from colibri.load.arrivals import MAX_REQUESTS, OpenLoop
+
+    arrivals, limits = load.arrivals, load.limits
+    if isinstance(arrivals, OpenLoop):
+        return arrivals.offsets[-1] + limits.drain_s + _SLACK_S
+    if arrivals.duration_s is not None:
+        return arrivals.duration_s + limits.drain_s + _SLACK_S
+    rounds = -(-(arrivals.requests or MAX_REQUESTS) // arrivals.users)
+    return rounds * (limits.request_timeout_s + arrivals.think_s + _SLACK_S)
+
+
+def _head(args: argparse.Namespace, load: Load, result: RunResult) -> dict[str, object]:
+    """What was measured, with the names of `vllm bench serve` where it has them."""
+    info = load.info
+    return {
+        "date": time.strftime("%Y%m%d-%H%M%S"),
+        "endpoint_type": "colibri" if info is not None else f"openai-{args.openai_form}",
+        "target": args.target if info is not None else args.openai,
+        "model_id": args.openai_model if info is None else info.name,
+        "model_hash": None if info is None else info.model_hash,
+        "engine_numerics_id": None if info is None else info.engine_numerics_id,
+        "request_rate": getattr(args, "rate", None) if getattr(args, "rate", None) != math.inf else "inf",
+        "burstiness": args.burstiness if hasattr(args, "rate") else None,
+        "max_concurrency": getattr(args, "users", None),
+        "max_concurrent_requests": result.peak_in_flight,
+        "seed": args.seed,
+    }
