@@ -1,9 +1,10 @@
-"""Show what a checkpoint holds and how its experts would be placed, without reading weights."""
+"""Show what a checkpoint holds and how its experts would be placed, without loading weights."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,13 @@ from colibri.cli.sizes import size
 
 if TYPE_CHECKING:
     from colibri.cli.model_report import ModelReport
+    from colibri.cli.text_report import TextReport
     from colibri.models.checkpoint import Checkpoint
+
+ABOUT = """
+Reads headers, JSON files and a few KiB of samples for the model's hash. Numerics ids are those of the `cpu` backend:
+what two processes compare before they trust each other's numbers, and what an answer's receipts stand on.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,55 +28,128 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", type=integer(0, 256), default=2, metavar="N", help="workers to place experts on"
     )
+    parser.add_argument(
+        "--replicas", type=integer(1, 256), default=1, metavar="N", help="workers that hold each expert"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def run(args: argparse.Namespace) -> int:
     from colibri.cli.model_report import report
+    from colibri.cli.text_report import text_report
     from colibri.models.checkpoint import Checkpoint
 
     checkpoint = Checkpoint.open(args.model)
-    result = report(checkpoint, args.workers)
-    print(json.dumps(_document(checkpoint, result)) if args.json else _text(checkpoint, result))
+    model = report(checkpoint, args.workers, args.replicas)
+    text = text_report(checkpoint)
+    warnings = [*_weight_warnings(checkpoint, model), *text.warnings]
+    if args.json:
+        print(json.dumps(_document(checkpoint, model, text) | {"warnings": warnings}))
+    else:
+        print("\n".join(_text(checkpoint, model, text, warnings)))
     return 0
 
 
-def _document(checkpoint: Checkpoint, result: ModelReport) -> dict[str, object]:
+def _weight_warnings(checkpoint: Checkpoint, model: ModelReport) -> Iterator[str]:
+    from colibri.cli.checks.machine import Machine
+
+    config = checkpoint.config
+    if config.dtype != "bf16":
+        yield (
+            f"weights are {config.dtype}, so the compute mode is fp32 unless --compute-mode bf16 rounds them; "
+            "bf16 mode is faster"
+        )
+    idle = [share.name for share in model.workers if not share.experts]
+    if idle:
+        yield f"more workers than experts: {', '.join(idle)} would hold none"
+    needed, free = model.loaded_nbytes[model.compute_mode], Machine().meminfo().get("MemAvailable", 0)
+    if free and needed > free:
+        yield f"the weights need {size(needed)}, {size(free)} of this machine's memory are available"
+
+
+def _document(checkpoint: Checkpoint, model: ModelReport, text: TextReport) -> dict[str, object]:
     return {
         "model": str(checkpoint.folder),
+        "model_hash": checkpoint.model_hash(),
         "layout": checkpoint.layout.value,
         "config": asdict(checkpoint.config),
-        **asdict(result),
+        **asdict(model),
+        **asdict(text),
     }
 
 
-def _text(checkpoint: Checkpoint, result: ModelReport) -> str:
+def _text(checkpoint: Checkpoint, model: ModelReport, text: TextReport, warnings: list[str]) -> Iterator[str]:
     config = checkpoint.config
     window = "full attention" if config.sliding_window is None else f"window {config.sliding_window}"
-    lines = [
-        str(checkpoint.folder),
+    yield str(checkpoint.folder)
+    yield (
         f"  mixtral, {config.layers} layers, hidden {config.hidden}, vocabulary {config.vocab}, "
-        f"{config.dtype}, {'tied' if config.tied else 'own'} head",
+        f"{config.dtype}, {'tied' if config.tied else 'own'} head"
+    )
+    yield (
         f"  attention  {config.heads} heads, {config.kv_heads} KV heads of {config.head_dim}, {window}, "
-        f"{config.max_positions} positions, RoPE base {config.rope_theta:g}",
+        f"{config.max_positions} positions, RoPE base {config.rope_theta:g}"
+    )
+    yield (
         f"  experts    {config.experts} per layer, top {config.top_k}, FFN {config.ffn}, "
-        f"{size(result.expert_nbytes)} each, stored as {checkpoint.layout.value}",
-        "",
-        f"  {'part':<10} {'parameters':>16} {'bytes':>10}",
-    ]
-    for part, count in result.parameters.items():
+        f"{size(model.expert_nbytes)} each, stored as {checkpoint.layout.value}"
+    )
+    yield f"  hash       {checkpoint.model_hash()}"
+    yield ""
+    yield from _sizes(model)
+    yield ""
+    yield from _memory(checkpoint, model)
+    yield ""
+    yield from _tensors(model)
+    yield ""
+    yield from _words(text)
+    yield ""
+    for mode, ids in model.numerics.items():
+        default = ", the default here" if mode == model.compute_mode else ""
+        yield f"  {mode} mode{default}"
+        yield f"    experts  {ids.expert_numerics_id}"
+        yield f"    engine   {ids.engine_numerics_id}"
+    if warnings:
+        yield ""
+        yield from (f"  warning: {warning}" for warning in warnings)
+
+
+def _sizes(model: ModelReport) -> Iterator[str]:
+    yield f"  {'part':<10} {'parameters':>16} {'bytes':>10}"
+    for part, count in model.parameters.items():
         if count:
-            lines.append(f"  {part:<10} {count:>16,} {size(result.nbytes[part]):>10}")
-    total = sum(result.parameters.values())
-    lines += [
-        f"  {'total':<10} {total:>16,} {size(sum(result.nbytes.values())):>10}",
-        f"  {'per token':<10} {result.active_parameters:>16,}",
-        "",
-        "  KV cache   "
-        + ", ".join(
-            f"{size(count)} per token in {mode} mode" for mode, count in result.kv_bytes_per_token.items()
-        ),
-    ]
-    for share in result.workers:
-        lines.append(f"  worker {share.name:<4} {share.experts} experts, {size(share.nbytes)}")
-    return "\n".join(lines)
+            yield f"  {part:<10} {count:>16,} {size(model.nbytes[part]):>10}"
+    yield f"  {'total':<10} {sum(model.parameters.values()):>16,} {size(sum(model.nbytes.values())):>10}"
+    yield f"  {'per token':<10} {model.active_parameters:>16,}"
+
+
+def _memory(checkpoint: Checkpoint, model: ModelReport) -> Iterator[str]:
+    kv = model.kv_bytes_per_token
+    context = checkpoint.config.max_positions
+    yield "  KV cache   " + ", ".join(f"{size(count)} per token in {mode} mode" for mode, count in kv.items())
+    yield f"             {size(kv[model.compute_mode] * context)} for a whole context of {context} tokens"
+    for share in model.workers:
+        modes = ", ".join(f"{size(count)} in {mode} mode" for mode, count in share.loaded_nbytes.items())
+        yield f"  worker {share.name:<4} {share.experts} experts, {size(share.nbytes)} stored; loaded {modes}"
+
+
+def _tensors(model: ModelReport) -> Iterator[str]:
+    width = max(len(group.name) for group in model.tensors)
+    yield f"  {'tensor':<{width}}  count  shape"
+    for group in model.tensors:
+        yield f"  {group.name:<{width}}  {group.count:>5}  {list(group.shape)}"
+
+
+def _words(text: TextReport) -> Iterator[str]:
+    facts = text.tokenizer
+    if facts is None:
+        yield "  tokenizer      none"
+    else:
+        yield (
+            f"  tokenizer      {facts.vocab} ids, {facts.special} of them special; begins with "
+            f"{repr(facts.bos) if facts.adds_bos else 'nothing added'}, end token {facts.eos!r}  ({facts.source})"
+        )
+    yield f"  chat template  {text.chat_template or 'none'}"
+    for name, default in text.generation.items():
+        value = list(default.value) if isinstance(default.value, tuple) else default.value
+        yield f"  {name:<18} {'-' if value is None else value}  ({default.source})"

@@ -29,11 +29,15 @@ VERBS: Mapping[str, Verb] = {
         "colibri.cli.doctor",
     ),
     "inspect": Verb(
-        "Show what a checkpoint holds and how its experts would be placed, without reading weights.",
+        "Show what a checkpoint holds and how its experts would be placed, without loading weights.",
         "colibri.cli.inspect",
     ),
     "bench": Verb("Measure speed.", "colibri.cli.bench"),
     "config": Verb("Show what options are set to, and where each value comes from.", "colibri.cli.config"),
+    "chaos": Verb(
+        "Break a deployment on purpose while it answers, by a seeded plan, and judge every answer.",
+        "colibri.cli.chaos",
+    ),
     "expert": Verb(
         "Run one expert worker by hand; routers tell it which experts to load.", "colibri.cli.expert"
     ),
