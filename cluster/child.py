@@ -74,14 +74,15 @@ class WorkerProcess:
         self._ready: Ready | None = None
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._returncode: int | None = None
-        # A session of its own: Ctrl-C in the terminal goes to the launcher alone, which ends its workers in
-        # order.
+        # A process group of its own: Ctrl-C in the terminal goes to the launcher alone, which ends its workers in
+        # order. No session of its own: the kernel would share CPUs out among sessions first (autogroup, man 7
+        # sched), and the priorities of their threads would mean nothing beside each other.
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,
+            process_group=0,
             env=env,
         )
         try:
@@ -123,12 +124,16 @@ class WorkerProcess:
         """Asks it to end (SIGTERM) and returns at once."""
         self._signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """Ends it where it stands (SIGKILL) and returns at once."""
+        self._signal(signal.SIGKILL)
+
     def stop(self, grace_s: float) -> None:
         """Ends it: SIGTERM, after `grace_s` seconds SIGKILL. Returns when it is reaped and its pipes are
         closed."""
         self.terminate()
         if not self.wait_exit(grace_s):
-            self._signal(signal.SIGKILL)
+            self.kill()
             self.wait_exit(_KILL_WAIT_S)
         if threading.current_thread() is not self._watcher:
             self._watcher.join(_KILL_WAIT_S)

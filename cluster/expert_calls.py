@@ -1,13 +1,16 @@
-"""The calls that keep a worker in a deployment: how are you, and load these experts."""
+"""The calls that keep a worker in a deployment: how are you, load these experts, drop those."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
 import grpc
 
 from colibri.deadline import Deadline
-from colibri.errors import WorkerLost
+from colibri.errors import Cancelled, WorkerLost
 from colibri.placement import WorkerEndpoint
 from colibri.rpc.status import from_rpc_error
 from colibri.transport.options import channel_options
@@ -18,18 +21,52 @@ LoadProgress = Callable[[int, int, int], None]
 #: (worker, experts loaded, experts to load, bytes loaded)
 WorkerProgress = Callable[[str, int, int, int], None]
 
-_STATUS_TIMEOUT_S = 5.0
+STATUS_TIMEOUT_S = 5.0
+
+
+class _Call(Protocol):
+    def cancel(self) -> object: ...
+
+
+class Cancellation:
+    """Ends calls from another thread, those that run and those that come. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: set[_Call] = set()
+        self._cancelled = False
+
+    @contextlib.contextmanager
+    def covering(self, call: _Call) -> Iterator[None]:
+        with self._lock:
+            cancelled = self._cancelled
+            self._calls.add(call)
+        if cancelled:
+            call.cancel()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls.discard(call)
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._cancelled = True
+            calls = list(self._calls)
+        for call in calls:
+            call.cancel()
 
 
 def ask_status(
-    target: str, peer: str, timeout_s: float, *, wait_for_ready: bool = False
+    target: str, peer: str, timeout_s: float, *, wait_for_ready: bool = False, experts: bool = False
 ) -> expert_pb2.StatusReply:
     """A worker's status. `peer` names it in errors; `wait_for_ready`: it may still be starting, so that a
-    refused connection is tried again. Raises the typed error of the failed call."""
-    with grpc.insecure_channel(target, options=channel_options()) as channel:
-        stub: expert_pb2_grpc.ExpertStub = expert_pb2_grpc.ExpertStub(channel)
+    refused connection is tried again; `experts`: with the ids of those it holds. Raises the typed error of the
+    failed call."""
+    with _stub(target) as stub:
         try:
-            return stub.Status(expert_pb2.StatusRequest(), timeout=timeout_s, wait_for_ready=wait_for_ready)
+            request = expert_pb2.StatusRequest(experts=experts)
+            return stub.Status(request, timeout=timeout_s, wait_for_ready=wait_for_ready)
         except grpc.RpcError as error:
             raise from_rpc_error(error, peer) from error
 
@@ -40,26 +77,57 @@ def load_experts(
     epoch: int,
     deadline: Deadline,
     progress: LoadProgress,
-) -> expert_pb2.StatusReply:
-    """Have a worker load `experts` ((layer, expert) ids) and return its status then.
+    *,
+    yielding: bool = False,
+    cancellation: Cancellation | None = None,
+) -> None:
+    """Have a worker load `experts` ((layer, expert) ids); yielding: beside requests, at the lowest CPU priority.
 
-    Raises the typed error of a failed call, naming the worker; DeadlineExpired when it took too long.
+    Raises the typed error of a failed call, naming the worker; DeadlineExpired when it took too long; Cancelled.
     """
-    request = expert_pb2.LoadRequest(
-        epoch=epoch,
-        experts=[expert_pb2.ExpertId(layer=layer, expert=expert) for layer, expert in experts],
-    )
+    request = expert_pb2.LoadRequest(epoch=epoch, experts=_ids(experts), yielding=yielding)
     peer = f"worker {endpoint.name}"
-    with grpc.insecure_channel(endpoint.target, options=channel_options()) as channel:
-        stub: expert_pb2_grpc.ExpertStub = expert_pb2_grpc.ExpertStub(channel)
+    done = False
+    with _stub(endpoint.target) as stub:
         try:
-            done = False
             # Not waiting for ready: the worker serves by now, and one that has died must not be waited for.
-            for message in stub.Load(request, timeout=deadline.remaining()):
-                progress(message.experts_done, message.experts_total, message.bytes_done)
-                done = message.done
+            call = stub.Load(request, timeout=deadline.remaining())
+            with (cancellation or Cancellation()).covering(call):
+                for message in call:
+                    progress(message.experts_done, message.experts_total, message.bytes_done)
+                    done = message.done
         except grpc.RpcError as error:
+            if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.CANCELLED:
+                raise Cancelled(f"{peer}: the load was called off", peer=endpoint.name) from error
             raise from_rpc_error(error, peer) from error
     if not done:
         raise WorkerLost(f"{peer} ended Load without saying that it is done", peer=endpoint.name)
-    return ask_status(endpoint.target, peer, deadline.bound(_STATUS_TIMEOUT_S))
+
+
+def retire_experts(
+    endpoint: WorkerEndpoint, epochs_below: int, experts: Iterable[tuple[int, int]], timeout_s: float
+) -> int:
+    """Have a worker refuse epochs below `epochs_below` (0: as before) and drop `experts`; returns the bytes freed.
+    Raises the typed error of a failed call."""
+    request = expert_pb2.RetireRequest(epochs_below=epochs_below, experts=_ids(experts))
+    with _stub(endpoint.target) as stub:
+        try:
+            return int(stub.Retire(request, timeout=timeout_s).bytes_freed)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, f"worker {endpoint.name}") from error
+
+
+def held_experts(endpoint: WorkerEndpoint, timeout_s: float) -> frozenset[tuple[int, int]]:
+    """What it holds, by its own account."""
+    reply = ask_status(endpoint.target, f"worker {endpoint.name}", timeout_s, experts=True)
+    return frozenset((item.layer, item.expert) for item in reply.held)
+
+
+def _ids(experts: Iterable[tuple[int, int]]) -> list[expert_pb2.ExpertId]:
+    return [expert_pb2.ExpertId(layer=layer, expert=expert) for layer, expert in experts]
+
+
+@contextlib.contextmanager
+def _stub(target: str) -> Iterator[expert_pb2_grpc.ExpertStub]:
+    with grpc.insecure_channel(target, options=channel_options()) as channel:
+        yield expert_pb2_grpc.ExpertStub(channel)

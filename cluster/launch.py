@@ -6,10 +6,11 @@ import enum
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from colibri.cluster.cpu_list import format_cpu_list
+from colibri.cluster.netns import NetworkPlace
 from colibri.cluster.pinning_plan import WorkerPin
 from colibri.errors import InvalidInput
 
@@ -31,7 +32,11 @@ class LaunchOptions:
     """What every worker of a deployment shares. Times in seconds.
 
     transport: 'unix' or 'tcp' (loopback, a free port). After a death the next life begins after `backoff_s`,
-    doubled from death to death up to `backoff_max_s`; a life of `stable_s` starts the count anew.
+    doubled from death to death up to `backoff_max_s`; a life of `stable_s` starts the count anew. A serving
+    worker is asked for its status every `poll_s`, and killed when it gives none for `hung_after_s`.
+
+    memory: bytes that a worker's experts may take (None: any). allow_faults: workers let themselves be made to
+    misbehave. networks: by worker, those that run in a network namespace of their own.
     """
 
     model: Path
@@ -44,19 +49,26 @@ class LaunchOptions:
     backoff_s: float = 0.1
     backoff_max_s: float = 10.0
     stable_s: float = 60.0
+    memory: int | None = None
+    allow_faults: bool = False
+    networks: Mapping[str, NetworkPlace] = field(default_factory=dict)
+    poll_s: float = 2.0
+    hung_after_s: float = 10.0
     run_folder_parent: Path | None = None
     env: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         if self.transport not in ("unix", "tcp"):
             raise InvalidInput("transport", "unix or tcp", self.transport)
+        if not 0 < self.poll_s <= self.hung_after_s:
+            raise InvalidInput("poll_s", f"above 0, up to hung_after_s ({self.hung_after_s:g})", self.poll_s)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
     """`incarnation`, `pid`, `target`: of the present or last life. `cpus_allowed`, `isa`, `experts`,
-    `weight_bytes`: as the worker itself reports them once loaded. `deaths`: lives that ended by themselves;
-    `last_error`: how the last did."""
+    `weight_bytes`: as the worker itself reported them last. `served_since`: monotonic seconds, 0 when it does not
+    serve. `deaths`: lives that ended by themselves; `last_error`: how the last did."""
 
     name: str
     state: WorkerState
@@ -69,30 +81,46 @@ class WorkerStatus:
     isa: str = ""
     experts: int = 0
     weight_bytes: int = 0
+    served_since: float = 0.0
     deaths: int = 0
     last_error: str = ""
 
 
 def worker_command(
-    options: LaunchOptions, name: str, incarnation: int, listen: str, pin: WorkerPin
+    options: LaunchOptions,
+    name: str,
+    incarnation: int,
+    socket: Path,
+    pin: WorkerPin,
+    *,
+    yielding: bool = False,
 ) -> list[str]:
-    """Command line of `colibri expert` for one life of a worker that is to die with this process."""
-    return [
+    """Command line of `colibri expert` for one life of a worker that is to die with this process.
+
+    socket: where it listens, if it does so on a unix socket. yielding: it starts at the lowest CPU priority."""
+    place = options.networks.get(name)
+    listen = f"unix:{socket}" if options.transport == "unix" else "127.0.0.1:0"
+    argv = [
         sys.executable,
         "-P",  # a file of the user's in the working directory must not stand in for a module
         "-m",
         "colibri.cli.main",
         "expert",
         str(options.model),
+        "--config=none",  # neither this process's file nor its environment are meant for the worker
         f"--name={name}",
         f"--incarnation={incarnation}",
-        f"--listen={listen}",
+        f"--listen={listen if place is None else place.listen}",
         f"--compute-mode={options.compute_mode}",
         f"--backend={options.backend}",
         f"--threads={pin.threads}",
         f"--cpus={format_cpu_list(pin.cpus)}",
         f"--numa-node={pin.numa_node}",
         f"--parent-pid={os.getpid()}",
-        "--config=none",  # what the operator set for this process is not meant for its workers
         *(["--oversubscribed"] if pin.oversubscribed else []),
+        *(["--yielding-start"] if yielding else []),
+        *(["--allow-faults"] if options.allow_faults else []),
+        *([] if options.memory is None else [f"--memory={options.memory}"]),
     ]
+    # What a slow or cut network is to be tested with must not go around it.
+    return argv if place is None else place.command([*argv, "--no-shared-memory"])

@@ -1,26 +1,55 @@
-"""Publishes who is alive: one writer for all watchers of a launcher, so that no change of another is lost."""
+"""Publishes who is alive and who holds what: one writer for all watchers, so that no change of another is lost."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping
 
+from colibri.cluster.holders import ExpertId, held_by, holders_of
+from colibri.errors import WorkerLost
 from colibri.placement import Directory, Membership, Placement, WorkerEndpoint
 
 
 class MembershipPublisher:
-    """Owns a Directory. Each change replaces the whole snapshot; any thread may call."""
+    """Owns a Directory. Each change replaces the whole snapshot; any thread may call.
+
+    What it publishes is true: a worker is in it only while it holds all that the placement gives it.
+    """
 
     def __init__(self, placement: Placement) -> None:
         self._lock = threading.Lock()
         self._placement = placement
         self._endpoints: dict[str, WorkerEndpoint] = {}
+        self._listeners: list[Callable[[], None]] = []
         self.directory = Directory(Membership(placement, {}))
+
+    @property
+    def current(self) -> Membership:
+        return self.directory.current()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """`listener` is called after each change, on the thread that made it; it must not wait."""
+        with self._lock:
+            self._listeners.append(listener)
 
     def add(self, endpoint: WorkerEndpoint) -> None:
         """A worker serves its experts from now on."""
         with self._lock:
             self._endpoints[endpoint.name] = endpoint
             self._publish()
+
+    def join(self, endpoint: WorkerEndpoint, loaded: frozenset[ExpertId]) -> tuple[int, list[ExpertId]]:
+        """Adds a worker that has loaded `loaded`, if that is all that the placement of this moment gives it.
+
+        Returns the placement's epoch and, ascending, what is missing: empty when the worker is in.
+        """
+        with self._lock:
+            due = held_by(holders_of(self._placement), endpoint.name)
+            missing = sorted(due - loaded)
+            if not missing:
+                self._endpoints[endpoint.name] = endpoint
+                self._publish()
+            return self._placement.epoch, missing
 
     def remove(self, name: str, incarnation: int) -> bool:
         """A life of a worker is over. False, and no change, where that life was not published."""
@@ -32,5 +61,25 @@ class MembershipPublisher:
             self._publish()
             return True
 
+    def commit(self, placement: Placement, loaded: Mapping[str, int]) -> None:
+        """Switches to a placement of a later epoch. loaded: the workers that loaded experts for it, with the
+        incarnation that did.
+
+        Raises WorkerLost, and changes nothing, where one of them has died since.
+        """
+        with self._lock:
+            for name, incarnation in loaded.items():
+                present = self._endpoints.get(name)
+                if present is None or present.incarnation != incarnation:
+                    raise WorkerLost(f"worker {name} died after it had loaded its experts", peer=name)
+            self.directory.publish(Membership(placement, dict(self._endpoints)))
+            self._placement = placement
+            self._tell()
+
     def _publish(self) -> None:
         self.directory.publish(Membership(self._placement, dict(self._endpoints)))
+        self._tell()
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()

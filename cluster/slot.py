@@ -1,0 +1,234 @@
+"""One worker by name, over all its lives: started, loaded, published, watched, started anew when it dies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from colibri.cluster.answering import watch_answers
+from colibri.cluster.child import WorkerProcess
+from colibri.cluster.cpu_list import format_cpu_list
+from colibri.cluster.expert_calls import STATUS_TIMEOUT_S, WorkerProgress, ask_status, load_experts
+from colibri.cluster.holders import ExpertId, held_by, holders_of, lost_experts
+from colibri.cluster.launch import LOADED, UP, LaunchOptions, WorkerState, WorkerStatus, worker_command
+from colibri.cluster.membership import MembershipPublisher
+from colibri.cluster.pinning_plan import WorkerPin
+from colibri.deadline import Clock, Deadline
+from colibri.errors import ColibriError, WorkerLost
+from colibri.placement import WorkerEndpoint
+from colibri.v1 import expert_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class SlotContext:
+    """What all slots of a launcher share. incarnations: each is given once; reached: hears (milestone, worker)."""
+
+    options: LaunchOptions
+    publisher: MembershipPublisher
+    incarnations: Iterator[int]
+    folder: Path
+    progress: WorkerProgress
+    reached: Callable[[str, str], None]
+    log: Callable[[str], None]
+    clock: Clock
+
+
+class WorkerSlot:
+    """Runs from its construction to `stop`, on a thread of its own: which also is the parent that its workers die
+    with (PR_SET_PDEATHSIG). joins: the deployment serves already. `up`: set once it has served, or failed to with
+    `failure`."""
+
+    def __init__(self, name: str, pin: WorkerPin, context: SlotContext, *, joins: bool) -> None:
+        self.name = name
+        self.up = threading.Event()
+        self.failure: ColibriError | None = None
+        self._context = context
+        self._joins = joins
+        self._status = WorkerStatus(name, WorkerState.STARTING, pin)
+        self._lock = threading.Lock()
+        self._process: WorkerProcess | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._keep_running, name=f"colibri-keep-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def status(self) -> WorkerStatus:
+        with self._lock:
+            return self._status
+
+    def terminate(self) -> None:
+        """No life follows; the present one is asked to end. Returns at once."""
+        self._closing.set()
+        with self._lock:
+            process = self._process
+        if process is not None:
+            process.terminate()
+
+    def stop(self) -> None:
+        """`terminate`, and returns when nothing is left of it."""
+        self.terminate()
+        grace_s = self._context.options.stop_grace_s
+        with self._lock:
+            process = self._process
+        if process is not None:
+            process.stop(grace_s)
+        self._thread.join(grace_s + 15.0)
+
+    def _keep_running(self) -> None:
+        try:
+            self._live()
+        except Exception as error:  # a fault of ours must not leave anybody waiting
+            self.failure = ColibriError(
+                f"worker {self.name} is not minded any more: {error!r}", peer=self.name
+            )
+            self._context.log(self.failure.message)
+        finally:
+            self._note(state=WorkerState.STOPPED)
+            self.up.set()
+
+    def _live(self) -> None:
+        options, clock = self._context.options, self._context.clock
+        backoff = options.backoff_s
+        while not self._closing.is_set():
+            served_since = None
+            try:
+                process = self._spawn()
+                if process is None:
+                    break
+                target = self._bring_up(process)
+                served_since = clock()
+                self.up.set()
+                killed = watch_answers(
+                    process, target, options.poll_s, options.hung_after_s, self._heard, clock
+                )
+                raise process.lost(f"while it served{'; it ' + killed if killed else ''}")
+            except (ColibriError, OSError) as error:
+                failure = (
+                    error
+                    if isinstance(error, ColibriError)
+                    else WorkerLost(f"{self.name}: {error}", peer=self.name)
+                )
+            finally:
+                self._end()
+            if self._closing.is_set():
+                break
+            if not self.up.is_set():
+                self.failure = failure
+                break
+            if served_since is not None and clock() - served_since >= options.stable_s:
+                backoff = options.backoff_s
+            deaths = self.status.deaths + 1
+            self._note(state=WorkerState.WAITING, deaths=deaths, last_error=failure.message, served_since=0.0)
+            self._context.log(f"{failure.message}; starting it again in {backoff:g} s")
+            self._closing.wait(backoff)
+            backoff = min(2 * backoff, options.backoff_max_s)
+
+    def _spawn(self) -> WorkerProcess | None:
+        """None once the slot closes: decided under the lock, so that `terminate` sees every process there is."""
+        incarnation = next(self._context.incarnations)
+        argv = worker_command(
+            self._context.options,
+            self.name,
+            incarnation,
+            self._socket(incarnation),
+            self._status.pin,
+            yielding=self._may_yield(),
+        )
+        with self._lock:
+            if self._closing.is_set():
+                return None
+            self._process = WorkerProcess(
+                self.name,
+                incarnation,
+                argv,
+                log=self._context.log,
+                on_exit=self._ended,
+                env=self._context.options.env,
+            )
+        self._note(state=WorkerState.STARTING, incarnation=incarnation, pid=self._process.pid, target="")
+        return self._process
+
+    def _bring_up(self, process: WorkerProcess) -> str:
+        """Returns its address when it is in the directory."""
+        options, publisher = self._context.options, self._context.publisher
+        ready = process.wait_ready(options.ready_timeout_s)
+        self._note(state=WorkerState.LOADING, target=ready.target)
+        self._context.reached(UP, self.name)
+        endpoint = WorkerEndpoint(self.name, process.incarnation, ready.target)
+        peer = f"worker {self.name}"
+        deadline = Deadline.after(options.load_timeout_s, self._context.clock)
+        try:
+            self._load(endpoint, deadline)
+            self._heard(ask_status(ready.target, peer, deadline.bound(STATUS_TIMEOUT_S, self._context.clock)))
+        except WorkerLost:
+            if process.wait_exit(1.0):
+                raise process.lost("while it loaded") from None  # says more than the broken connection does
+            raise
+        pin, allowed = self.status.pin, self.status.cpus_allowed
+        if allowed != pin.cpus:
+            asked, got = format_cpu_list(pin.cpus), format_cpu_list(allowed)
+            self._context.log(f"{peer}: asked for CPUs {asked}, the kernel gave {got}")
+        if process.returncode is not None:  # it died before there was an endpoint to remove
+            publisher.remove(self.name, process.incarnation)
+        self._note(state=WorkerState.SERVING, served_since=self._context.clock())
+        self._context.reached(LOADED, self.name)
+        return ready.target
+
+    def _load(self, endpoint: WorkerEndpoint, deadline: Deadline) -> None:
+        """Until it holds what the placement gives it, however often that changes meanwhile."""
+        loaded: frozenset[ExpertId] = frozenset()
+        while True:
+            epoch, missing = self._context.publisher.join(endpoint, loaded)
+            if not missing:
+                return
+            load_experts(
+                endpoint,
+                missing,
+                epoch,
+                deadline,
+                lambda done, total, nbytes: self._context.progress(self.name, done, total, nbytes),
+                yielding=self._may_yield(),
+            )
+            loaded = loaded.union(missing)
+
+    def _may_yield(self) -> bool:
+        """Whether others run that it must not disturb: not while experts of its own are held by nobody."""
+        if not self._joins and not self.up.is_set():
+            return False
+        membership = self._context.publisher.current
+        holders = holders_of(membership.placement)
+        own = held_by(holders, self.name)
+        return bool(membership.endpoints) and own.isdisjoint(
+            lost_experts(holders, frozenset(membership.endpoints))
+        )
+
+    def _heard(self, reply: expert_pb2.StatusReply) -> None:
+        self._note(
+            cpus_allowed=tuple(reply.cpus_allowed),
+            oversubscribed=reply.oversubscribed,
+            isa=reply.isa,
+            experts=reply.experts_loaded,
+            weight_bytes=reply.weight_bytes,
+        )
+
+    def _ended(self, process: WorkerProcess) -> None:
+        self._context.publisher.remove(process.name, process.incarnation)
+
+    def _end(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        process.stop(self._context.options.stop_grace_s)
+        self._context.publisher.remove(self.name, process.incarnation)
+        with self._lock:
+            self._process = None
+        self._socket(process.incarnation).unlink(missing_ok=True)  # a killed worker could not
+
+    def _socket(self, incarnation: int) -> Path:
+        return self._context.folder / f"{self.name}.{incarnation}.sock"
+
+    def _note(self, **changes: object) -> None:
+        with self._lock:
+            self._status = replace(self._status, **changes)  # type: ignore[arg-type]
