@@ -134,8 +134,15 @@ def deployment_options(args: argparse.Namespace, model: Path) -> DeploymentOptio
     from colibri.transport.link import LinkKind
 
     limits = {name: getattr(args, name) for name in ("max_running", "max_queued") if hasattr(args, name)}
+    # A step holds every running answer beside a whole chunk, or the chunk would be cut silently.
+    usual = EngineOptions()
+    rows = args.prefill_chunk + limits.get("max_running", usual.max_running)
     engine = EngineOptions(
-        kv_page=args.kv_page, kv_tokens=args.kv_tokens, prefill_chunk=args.prefill_chunk, **limits
+        max_batch_rows=max(usual.max_batch_rows, rows),
+        kv_page=args.kv_page,
+        kv_tokens=args.kv_tokens,
+        prefill_chunk=args.prefill_chunk,
+        **limits,
     )
     return DeploymentOptions(
         model=model,
