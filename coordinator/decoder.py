@@ -18,18 +18,21 @@ from colibri.coordinator.moe_layer import MoeLayer
 from colibri.coordinator.stats import PhaseTimes
 from colibri.coordinator.step_batch import StepBatch
 from colibri.errors import ColibriError
-from colibri.kernels.api import F32, Backend
+from colibri.kernels.api import F32, Array, Backend
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
     """logits fp32 [n, vocab]; sequences [n]: the step's sequence of each of them; failed: why a sequence
-    has none.
+    has none. scored_rows [m, hidden], scored_sequences [m]: what goes into the head for a prompt's
+    log-probabilities.
     """
 
     logits: F32
     sequences: list[int]
     failed: Mapping[int, ColibriError]
+    scored_rows: Array
+    scored_sequences: list[int]
 
 
 class DecoderStack:
@@ -44,6 +47,11 @@ class DecoderStack:
         self.backend = backend
         self._clock = clock
         self._no_logits = np.zeros((0, weights.config.vocab), dtype=np.float32)
+        self._no_rows = np.zeros((0, weights.config.hidden), dtype=np.float32)
+
+    def head(self, rows: Array) -> F32:
+        """Logits [rows, vocab] of `StepOutput.scored_rows`."""
+        return self.backend.linear(rows, self.weights.head)
 
     def forward(self, batch: StepBatch, cache: KvCache, moe: MoeLayer, times: PhaseTimes) -> StepOutput:
         """Runs the rows through all layers, writing K and V into `cache`, and adds what each phase took to
@@ -101,6 +109,9 @@ class DecoderStack:
         if len(batch.logit_rows):
             last = rms_norm(x[batch.logit_rows], weights.final_norm, eps, mode)
             logits = linear(last, weights.head)
+        scored: Array = self._no_rows
+        if len(batch.scored_rows):
+            scored = rms_norm(x[batch.scored_rows], weights.final_norm, eps, mode)
         times.head += clock() - begun
         times.norm += norm_s
         times.qkv += qkv_s
@@ -108,7 +119,13 @@ class DecoderStack:
         times.o_proj += o_proj_s
         times.moe += moe_s
         times.other += other_s
-        return StepOutput(logits, batch.row_sequence[batch.logit_rows].tolist(), failed)
+        return StepOutput(
+            logits,
+            batch.row_sequence[batch.logit_rows].tolist(),
+            failed,
+            scored,
+            batch.row_sequence[batch.scored_rows].tolist(),
+        )
 
 
 def _drop_failed(
@@ -125,5 +142,6 @@ def _drop_failed(
         positions=batch.positions[keep],
         row_sequence=batch.row_sequence[keep],
         logit_rows=moved[batch.logit_rows[keep[batch.logit_rows]]],
+        scored_rows=moved[batch.scored_rows[keep[batch.scored_rows]]],
     )
     return left, x[keep]

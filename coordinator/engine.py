@@ -8,22 +8,23 @@ reader (handle).
 
 from __future__ import annotations
 
-import bisect
 import logging
 import threading
 import time
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
-from colibri.coordinator.decoder import DecoderStack
+from colibri.coordinator.answer_text import AnswerText
+from colibri.coordinator.decoder import DecoderStack, StepOutput
 from colibri.coordinator.handle import RequestHandle
 from colibri.coordinator.kv_cache import KvCache, KvShape
 from colibri.coordinator.moe_layer import MoeLayer
 from colibri.coordinator.request import GenerationRequest
+from colibri.coordinator.roster import ActiveRequest, Roster
 from colibri.coordinator.scheduler import StepBudget
-from colibri.coordinator.sequence import Sequence
+from colibri.coordinator.sequence import End, Sequence
 from colibri.coordinator.stats import EngineStats
-from colibri.coordinator.step_batch import compose_step
+from colibri.coordinator.step_batch import Step, compose_step
 from colibri.deadline import Clock
 from colibri.errors import (
     BadRow,
@@ -35,9 +36,8 @@ from colibri.errors import (
     InvalidInput,
     ShuttingDown,
 )
-from colibri.generation import Finished, FinishReason
+from colibri.generation import FinishReason, Prompt
 from colibri.kernels.api import F32
-from colibri.models.detokenizer import IncrementalDetokenizer
 from colibri.models.tokenizer import Tokenizer
 from colibri.numerics import EngineNumerics
 
@@ -45,14 +45,16 @@ _LOG = logging.getLogger(__name__)
 _IDLE_S = 1.0
 #: Longest that close() waits for a step under way: above the MoE layer's own bound per wait.
 _STEP_BOUND_S = 60.0
+#: Rows of a prompt whose logits exist at once when its log-probabilities are asked for.
+_SCORED_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """max_batch_rows: rows of a step; prefill_chunk: those of prefill among them; kv_page: positions of a
-    cache page (8, 16, 32, 64); kv_tokens: positions the cache holds over all requests; max_running:
-    requests computed at once; max_queued: requests that may wait beyond them. None of them changes a bit of
-    any answer.
+    cache page (8, 16, 32, 64); kv_tokens: positions the cache holds over all requests; max_running: choices
+    (answers) computed at once; max_queued: requests that may wait beyond them. None of them changes a bit
+    of any answer.
     """
 
     max_batch_rows: int = 256
@@ -96,9 +98,7 @@ class Engine:
         self.cache = KvCache(shape, stack.mode)
         self._budget = StepBudget(options.max_batch_rows, options.prefill_chunk)
         self._changed = threading.Condition()
-        self._waiting: list[Sequence] = []  # by priority, then age
-        self._running: list[Sequence] = []  # by time of admission
-        self._by_id: dict[str, Sequence] = {}
+        self._roster = Roster(self.cache, options.max_running)
         self._submitted = 0
         self._close_at: float | None = None
         self._in_step: SequenceOf[Sequence] = ()
@@ -113,40 +113,53 @@ class Engine:
         """Queues a request. Raises InvalidInput, DuplicateRequest, Busy (with retry advice) or
         ShuttingDown.
         """
-        if not 0 < request.kv_tokens <= self.context:
-            raise InvalidInput("prompt + max_tokens", f"at most {self.context} tokens", request.kv_tokens)
-        text = None if self._tokenizer is None else IncrementalDetokenizer(self._tokenizer, request.tail())
-        handle = RequestHandle(request, text, self._cancel, self._check_alive, self._clock)
+        self._check_size(request)
+        texts = [self._text(request) for _ in range(request.n)]
+        handle = RequestHandle(request, texts, self._cancel, self._check_alive, self._clock)
+        if request.echo and not request.scores_prompt and not len(request.resumed_ids):
+            logprobs = () if request.logprobs is None else (None,)
+            handle.put_prompt(Prompt(tuple(request.prompt_ids.tolist()), request.prompt_text, logprobs))
+        stopped = None if texts[0] is None else texts[0].stopped
+        complete = request.resumed_end(stopped, self.numerics.id)
         with self._changed:
+            roster = self._roster
             if self._close_at is not None:
                 raise _shutting_down()
-            if request.request_id in self._by_id:
+            if roster.get(request.request_id) is not None:
                 raise DuplicateRequest(f"request_id: {request.request_id!r} is still running")
-            if len(self._by_id) >= self.options.max_running + self.options.max_queued:
+            if complete is not None:
+                handle.finish(complete)
+                self._stats.finished += 1
+                return handle
+            if len(roster) >= self.options.max_running + self.options.max_queued:
                 self._stats.refused += 1
                 raise Busy(
-                    f"{len(self._running)} requests run and {len(self._waiting)} wait; no more are taken now",
+                    f"{len(roster) - len(roster.waiting)} requests run and {len(roster.waiting)} wait; "
+                    "no more are taken now",
                     retry_after_s=self._retry_after_s(),
                 )
-            sequence = Sequence(handle, self._submitted)
+            vocab = self._stack.config.vocab
+            sequences = [
+                Sequence(handle, slot, vocab, text if request.stop else None)
+                for slot, text in enumerate(texts)
+            ]
+            roster.add(ActiveRequest(handle, sequences, self._submitted))
             self._submitted += 1
-            self._by_id[request.request_id] = sequence
-            bisect.insort(self._waiting, sequence, key=lambda s: (-s.request.priority, s.order))
             self._changed.notify_all()
         return handle
 
     def abort(self, request_id: str) -> bool:
         """Ends a request at the next step boundary; False when it is unknown or has ended."""
         with self._changed:
-            sequence = self._by_id.get(request_id)
-            if sequence is not None:
-                sequence.cancelled = True
-        return sequence is not None
+            active = self._roster.get(request_id)
+            if active is not None:
+                active.cancelled = True
+        return active is not None
 
     def stats(self) -> EngineStats:
         with self._changed:
-            self._stats.waiting = len(self._waiting)
-            self._stats.running = len(self._running)
+            self._stats.waiting = len(self._roster.waiting)
+            self._stats.running = len(self._roster.running)
             self._stats.kv_pages_used = self._stats.kv_pages - self.cache.pages.free
             return self._stats.snapshot()
 
@@ -162,11 +175,41 @@ class Engine:
         if self._thread.is_alive():
             raise ColibriError(f"engine: a step did not end within {_STEP_BOUND_S:.0f} s after the grace")
 
+    def _check_size(self, request: GenerationRequest) -> None:
+        if not 0 < request.kv_tokens <= self.context:
+            raise InvalidInput("prompt + max_tokens", f"at most {self.context} tokens", request.kv_tokens)
+        if request.n > self.options.max_running:
+            raise InvalidInput("n", f"1 to {self.options.max_running} (answers computed at once)", request.n)
+        needed = self.cache.pages_for(request.kv_tokens, len(request.prompt_ids), request.n)
+        if needed > self.cache.shape.pages:
+            raise InvalidInput(
+                "n",
+                f"choices whose prompt and max_tokens fit the cache of {self.cache.shape.tokens} positions",
+                f"{request.n} choices of {request.kv_tokens} tokens",
+            )
+
+    def _text(self, request: GenerationRequest) -> AnswerText | None:
+        """The text of a choice, as far as resumed ids have brought it. Raises InvalidInput where they go on behind
+        a stop string.
+        """
+        if self._tokenizer is None:
+            return None
+        text = AnswerText(self._tokenizer, request.context_tail(), request.stop, request.stop_ids)
+        for at, token in enumerate(request.resumed_ids.tolist()):
+            if text.stopped is not None:
+                raise InvalidInput(
+                    f"resume.generated_ids[{at}]",
+                    f"nothing behind the stop string {text.stopped!r}, which ended the answer",
+                    f"token {token}",
+                )
+            text.push(token, may_stop=at + 1 >= request.min_tokens)
+        return text
+
     def _cancel(self, handle: RequestHandle) -> None:
         with self._changed:
-            sequence = self._by_id.get(handle.request.request_id)
-            if sequence is not None and sequence.handle is handle:
-                sequence.cancelled = True
+            active = self._roster.get(handle.request.request_id)
+            if active is not None and active.handle is handle:
+                active.cancelled = True
 
     def _check_alive(self) -> None:
         if not self._thread.is_alive():
@@ -189,8 +232,8 @@ class Engine:
         finally:
             with self._changed:
                 self._close_at = self._clock()
-                for sequence in list(self._by_id.values()):
-                    self._end(sequence, _shutting_down())
+                for active in self._roster:
+                    self._fail(active, _shutting_down())
 
     def _prepare(self) -> bool:
         """Between steps: waits for work, ends what is cancelled or expired, admits what fits. False: closed
@@ -199,58 +242,53 @@ class Engine:
         with self._changed:
             while True:
                 self._retire()
-                self._admit()
-                if self._running:
+                self._roster.admit(self._clock())
+                if self._roster.running:
                     return True
                 if self._close_at is not None:
                     return False
                 self._changed.wait(_IDLE_S)
 
     def _retire(self) -> None:
-        for sequence in list(self._by_id.values()):
-            outcome = self._due(sequence)
-            if outcome is not None:
-                self._end(sequence, outcome)
-
-    def _due(self, sequence: Sequence) -> Finished | ColibriError | None:
-        """How a sequence must end now, if it must."""
-        if sequence.cancelled:
-            return sequence.finished(FinishReason.ABORT, self.numerics.id)
-        if sequence.request.deadline.expired(self._clock):
-            return DeadlineExpired(
-                f"request {sequence.request.request_id}: its time ended after {sequence.generated} tokens"
-            )
-        if self._close_at is not None and (sequence.pages is None or self._clock() >= self._close_at):
-            return _shutting_down()
-        return None
-
-    def _admit(self) -> None:
-        """From the head of the queue, in order: a large request is never overtaken for ever by small ones."""
-        while self._waiting and len(self._running) < self.options.max_running:
-            sequence = self._waiting[0]
-            sequence.pages = self.cache.reserve(sequence.request.kv_tokens)
-            if sequence.pages is None:
-                return
-            sequence.admitted_at = self._clock()
-            self._running.append(self._waiting.pop(0))
+        for active in self._roster:
+            if active.cancelled:
+                for sequence in tuple(active.sequences):
+                    self._finish(sequence, End(FinishReason.ABORT))
+            elif active.request.deadline.expired(self._clock):
+                self._fail(
+                    active,
+                    DeadlineExpired(
+                        f"request {active.request.request_id}: its time ended after {active.generated} tokens"
+                    ),
+                )
+            elif self._close_at is not None and (
+                active.admitted_at is None or self._clock() >= self._close_at
+            ):
+                self._fail(active, _shutting_down())
 
     def _step(self) -> None:
         begun = time.perf_counter()
         stats, times = self._stats, self._stats.times
         before = times.total
-        self._in_step = self._running
-        step = compose_step(self._running, self._budget)
+        self._in_step = self._roster.running
+        step = compose_step(self._roster.running, self._budget)
         self._in_step = step.sequences
         output = self._stack.forward(step.batch, self.cache, self._moe, times)
         for index, error in output.failed.items():
-            self._end(step.sequences[index], _of_model(error))
+            self._fail_request_of(step.sequences[index], _of_model(error))
         for sequence, rows in zip(step.sequences, step.rows, strict=True):
             stats.decode_rows += rows if sequence.decoding else 0
             stats.prefill_rows += 0 if sequence.decoding else rows
             sequence.computed += rows
         sampling = time.perf_counter()
+        unscored = self._score_prompts(step, output) if output.scored_sequences else ()
         for row, index in enumerate(output.sequences):
-            self._choose(step.sequences[index], output.logits[row])
+            if index in unscored:
+                continue
+            leader = step.sequences[index]
+            choices = (leader, *self._roster.follow(leader)) if leader.followers else (leader,)
+            for sequence in choices:
+                self._choose(sequence, output.logits[row])
         now = time.perf_counter()
         times.sample += now - sampling
         times.other += now - begun - (times.total - before)
@@ -258,42 +296,76 @@ class Engine:
 
     def _choose(self, sequence: Sequence, logits: F32) -> None:
         try:
-            reason = sequence.choose(self._stack.backend, logits)
+            end = sequence.choose(self._stack.backend, logits)
         except ColibriError as error:
-            self._end(sequence, error)
+            self._fail_request_of(sequence, error)
             return
         self._stats.sampled += 1
-        if reason is not None:
-            self._end(sequence, sequence.finished(reason, self.numerics.id))
+        if end is not None:
+            self._finish(sequence, end)
+
+    def _score_prompts(self, step: Step, output: StepOutput) -> SequenceOf[int]:
+        """Log-probabilities of prompts, a bounded number of rows at a time. Returns which of the step's sequences
+        ended for want of them.
+        """
+        failed = []
+        for index in dict.fromkeys(output.scored_sequences):
+            rows = output.scored_rows[[at == index for at in output.scored_sequences]]
+            try:
+                for at in range(0, len(rows), _SCORED_ROWS):
+                    logits = self._stack.head(rows[at : at + _SCORED_ROWS])
+                    step.sequences[index].score_prompt(self._stack.backend, logits)
+            except ColibriError as error:
+                self._fail_request_of(step.sequences[index], error)
+                failed.append(index)
+        return failed
 
     def _fail_step(self, error: Exception) -> None:
         if not isinstance(error, ColibriError):
-            _LOG.error("a step failed; its %d requests end", len(self._in_step), exc_info=error)
+            _LOG.error("a step failed; its %d answers end", len(self._in_step), exc_info=error)
             error = ColibriError(
                 f"internal error in the step that computed this request ({type(error).__name__})"
             )
         for sequence in tuple(self._in_step):
-            self._end(sequence, error)
+            self._fail_request_of(sequence, error)
 
-    def _end(self, sequence: Sequence, outcome: Finished | ColibriError) -> None:
-        """Takes a sequence out, gives its pages back, tells its reader; without effect when it has ended
-        before.
-        """
+    def _fail_request_of(self, sequence: Sequence, error: ColibriError) -> None:
+        """With all its choices; without effect when it has ended before."""
+        active = self._active(sequence)
+        if active is not None:
+            self._fail(active, error)
+
+    def _fail(self, active: ActiveRequest, error: ColibriError) -> None:
         with self._changed:
-            if self._by_id.get(sequence.request.request_id) is not sequence:
+            for sequence in tuple(active.sequences):
+                self._leave(active, sequence)
+            self._stats.failed += 1
+        active.handle.fail(error)
+
+    def _finish(self, sequence: Sequence, end: End) -> None:
+        """Takes a choice out and tells its reader; without effect when it has ended before."""
+        with self._changed:
+            active = self._active(sequence)
+            if active is None:
                 return
-            del self._by_id[sequence.request.request_id]
-            (self._waiting if sequence.pages is None else self._running).remove(sequence)
-            if sequence.pages is not None:
-                self.cache.release(sequence.pages)
-                self._service_s += 0.2 * (self._clock() - sequence.admitted_at - self._service_s)
-            if isinstance(outcome, ColibriError):
-                self._stats.failed += 1
-            elif outcome.reason is FinishReason.ABORT:
-                self._stats.aborted += 1
-            else:
-                self._stats.finished += 1
-        sequence.handle.end(outcome)
+            if self._leave(active, sequence):
+                if end.reason is FinishReason.ABORT:
+                    self._stats.aborted += 1
+                else:
+                    self._stats.finished += 1
+        sequence.handle.finish(sequence.finished(end, self.numerics.id), sequence.slot)
+
+    def _leave(self, active: ActiveRequest, sequence: Sequence) -> bool:
+        """Whether it was the request's last choice."""
+        last = self._roster.end(active, sequence)
+        if last and active.admitted_at is not None:
+            self._service_s += 0.2 * (self._clock() - active.admitted_at - self._service_s)
+        return last
+
+    def _active(self, sequence: Sequence) -> ActiveRequest | None:
+        """The request of a choice that has not ended."""
+        active = self._roster.get(sequence.request.request_id)
+        return active if active is not None and sequence in active.sequences else None
 
 
 def _shutting_down() -> ShuttingDown:

@@ -1,66 +1,119 @@
 """The two ends of a running request: the engine's thread puts tokens in, one reader takes events out.
 
 Backpressure: the engine never waits for a reader. What a reader has not taken yet is merged into one Tokens
-event, so a mailbox never holds more than the answer itself, which max_tokens bounds before anything is
-allocated; there is no overflow. A reader that stays away too long is the servicer's business
-(reader_watch).
+event per choice, so a mailbox never holds more than the answer itself, which max_tokens bounds before anything
+is allocated; there is no overflow. A reader that stays away too long is the servicer's business (reader_watch).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from colibri.coordinator.answer_text import AnswerText
 from colibri.coordinator.request import GenerationRequest
 from colibri.deadline import Clock
 from colibri.errors import ColibriError
-from colibri.generation import Accepted, Event, Finished, Tokens
-from colibri.models.detokenizer import IncrementalDetokenizer
+from colibri.generation import Accepted, Event, Finished, Prompt, TokenLogprobs, Tokens
 
 #: How long a reader waits before it looks whether the engine still lives.
 _LOOK_S = 5.0
 
 
+class _Mail:
+    """What the reader has not taken of one choice. `text`: None without a tokenizer; `pieces`: what the engine
+    has read already.
+    """
+
+    __slots__ = ("ended", "ids", "logprobs", "outcome", "pieces", "receipts", "text")
+
+    def __init__(self, text: AnswerText | None) -> None:
+        self.text = text
+        self.ids: list[int] = []
+        self.receipts: list[int] = []
+        self.pieces: list[str] = []
+        self.logprobs: list[TokenLogprobs] = []
+        self.outcome: Finished | None = None
+        self.ended = False
+
+
 class RequestHandle:
-    """What Engine.submit returns. One thread reads; `cancel` may be called from any."""
+    """What Engine.submit returns. One thread reads; `cancel` may be called from any.
+
+    texts: one per choice, at the state in which the answer begins or goes on.
+    """
 
     def __init__(
         self,
         request: GenerationRequest,
-        text: IncrementalDetokenizer | None,
+        texts: Sequence[AnswerText | None],
         cancel: Callable[[RequestHandle], None],
         check_engine: Callable[[], None],
         clock: Clock = time.monotonic,
     ) -> None:
         self.request = request
-        self._text = text
         self._cancel = cancel
         self._check_engine = check_engine
         self._clock = clock
         self._changed = threading.Condition(threading.Lock())
         self._accepted = False
-        self._ids: list[int] = []
-        self._receipts: list[int] = []
-        self._outcome: Finished | ColibriError | None = None
+        self._prompt: Prompt | None = None
+        self._mail = [_Mail(text) for text in texts]
+        self._turn = 0
+        self._open = len(self._mail)
+        self._error: ColibriError | None = None
         self._left_at: float | None = clock()
 
     # Engine's side.
 
-    def put(self, token: int, receipt: int) -> None:
+    def put_prompt(self, prompt: Prompt) -> None:
+        """Before any token."""
         with self._changed:
-            self._ids.append(token)
-            self._receipts.append(receipt)
+            self._prompt = prompt
             self._changed.notify()
 
-    def end(self, outcome: Finished | ColibriError) -> None:
-        """The first call counts. Tokens that wait are still read before the outcome."""
+    def put(
+        self,
+        token: int,
+        receipt: int,
+        slot: int = 0,
+        piece: str | None = None,
+        logprobs: TokenLogprobs | None = None,
+    ) -> None:
+        """`piece`: the token's text, where it is known already."""
+        mail = self._mail[slot]
         with self._changed:
-            if self._outcome is None:
-                self._outcome = outcome
+            mail.ids.append(token)
+            mail.receipts.append(receipt)
+            if piece:
+                mail.pieces.append(piece)
+            if logprobs is not None:
+                mail.logprobs.append(logprobs)
+            self._changed.notify()
+
+    def finish(self, outcome: Finished, slot: int = 0) -> None:
+        """Ends a choice; the first call counts. Tokens that wait are still read before it."""
+        mail = self._mail[slot]
+        with self._changed:
+            if not mail.ended:
+                mail.ended = True
+                mail.outcome = outcome
+                self._changed.notify()
+
+    def fail(self, error: ColibriError) -> None:
+        """Ends the request; the first call counts. What waits is still read before it."""
+        with self._changed:
+            if self._error is None:
+                self._error = error
                 self._changed.notify()
 
     # Reader's side.
+
+    @property
+    def ended(self) -> bool:
+        """The last event has been taken."""
+        return self._open == 0
 
     def cancel(self) -> None:
         """Ends the request at the next step boundary with FinishReason.ABORT; without effect once it has
@@ -74,8 +127,8 @@ class RequestHandle:
         return 0.0 if left_at is None else max(0.0, self._clock() - left_at)
 
     def next_event(self, timeout_s: float) -> Event | None:
-        """The next event, or None when nothing came within `timeout_s` seconds. Raises what ended the
-        request instead of an answer. Nothing may be asked after the Finished event or that error.
+        """The next event, or None when nothing came within `timeout_s` seconds. Raises what ended the request
+        instead of an answer. Nothing may be asked after that error or the last choice's Finished event.
         """
         with self._changed:
             self._left_at = None
@@ -85,41 +138,64 @@ class RequestHandle:
                     return Accepted(
                         self.request.request_id, len(self.request.prompt_ids), self.request.sampling.seed
                     )
-                self._changed.wait_for(lambda: self._ids or self._outcome is not None, timeout_s)
-                if self._ids:
-                    ids, receipts = tuple(self._ids), tuple(self._receipts)
-                    self._ids.clear()
-                    self._receipts.clear()
-                elif self._outcome is None:
-                    return None
-                elif isinstance(self._outcome, ColibriError):
+                self._changed.wait_for(self._has_news, timeout_s)
+                if self._prompt is not None:
+                    prompt, self._prompt = self._prompt, None
+                    return prompt
+                slot = self._next_slot()
+                if slot is None:
+                    if self._error is None:
+                        return None
                     # Requests of one step share the error; without this its traceback would grow with each.
-                    raise self._outcome.with_traceback(None)
-                else:
-                    return self._outcome
+                    raise self._error.with_traceback(None)
+                mail = self._mail[slot]
+                self._turn = slot + 1
+                ids, receipts, logprobs = tuple(mail.ids), tuple(mail.receipts), tuple(mail.logprobs)
+                pieces, outcome = "".join(mail.pieces), mail.outcome
+                mail.ids.clear()
+                mail.receipts.clear()
+                mail.logprobs.clear()
+                mail.pieces.clear()
             finally:
                 self._left_at = self._clock()
-        return Tokens(ids, receipts, self._text_of(ids))
+        choice = self.request.sampling.choice + slot
+        if ids:
+            return Tokens(ids, receipts, self._text_of(mail, ids, pieces), choice, logprobs)
+        if mail.text is not None and (held := mail.text.finish()):
+            return Tokens((), (), held, choice)
+        mail.outcome = None
+        self._open -= 1
+        return outcome
 
     def events(self) -> Iterator[Event]:
-        """All events up to Finished. Raises what ended the request instead. Leaving the iterator cancels
+        """All events up to the last Finished. Raises what ended the request instead. Leaving the iterator cancels
         the request.
         """
         try:
-            while True:
+            while not self.ended:
                 event = self.next_event(_LOOK_S)
                 if event is None:
                     self._check_engine()
                     continue
                 yield event
-                if isinstance(event, Finished):
-                    return
         finally:
             self._cancel(self)
 
-    def _text_of(self, ids: tuple[int, ...]) -> str:
-        """An unfinished character at the end is left out: a resumed answer goes on with it."""
-        text = self._text
-        if text is None:
-            return ""
-        return "".join(text.push(token) for token in ids if token not in self.request.stop_ids)
+    def _has_news(self) -> bool:
+        return self._error is not None or self._prompt is not None or self._next_slot() is not None
+
+    def _next_slot(self) -> int | None:
+        """A choice with something to tell, in turn."""
+        count = len(self._mail)
+        for step in range(count):
+            slot = (self._turn + step) % count
+            mail = self._mail[slot]
+            if mail.ids or mail.outcome is not None:
+                return slot
+        return None
+
+    def _text_of(self, mail: _Mail, ids: tuple[int, ...], pieces: str) -> str:
+        """With stop strings the engine has read the text; else it is read here, beside the engine's thread."""
+        if mail.text is None or self.request.stop:
+            return pieces
+        return "".join(map(mail.text.push, ids))

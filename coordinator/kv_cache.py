@@ -19,11 +19,13 @@ PAGE_SIZES = (8, 16, 32, 64)
 
 
 class PageAllocator:
-    """A free list of `pages` pages. Not thread-safe: the engine's thread owns it."""
+    """A free list of `pages` pages, each with its number of holders. Not thread-safe: the engine's thread owns
+    it.
+    """
 
     def __init__(self, pages: int) -> None:
         self._free = list(range(pages - 1, -1, -1))
-        self._taken: set[int] = set()
+        self._holders: dict[int, int] = {}
 
     @property
     def free(self) -> int:
@@ -36,15 +38,29 @@ class PageAllocator:
         if count > len(self._free):
             return None
         pages = tuple(self._free.pop() for _ in range(count))
-        self._taken.update(pages)
+        self._holders.update(dict.fromkeys(pages, 1))
         return pages
 
+    def share(self, pages: Sequence[int]) -> None:
+        """One more holder for each. Raises ValueError, having changed nothing, for a page that is not taken."""
+        self._check_taken(pages)
+        for page in pages:
+            self._holders[page] += 1
+
     def give_back(self, pages: Sequence[int]) -> None:
-        """Raises ValueError, having changed nothing, for a page that is not taken or named twice."""
-        if len(set(pages)) != len(pages) or not self._taken.issuperset(pages):
+        """By one holder; the last one frees a page. Raises ValueError, having changed nothing, for a page that is
+        not taken or named twice.
+        """
+        self._check_taken(pages)
+        for page in reversed(pages):
+            self._holders[page] -= 1
+            if not self._holders[page]:
+                del self._holders[page]
+                self._free.append(page)
+
+    def _check_taken(self, pages: Sequence[int]) -> None:
+        if len(set(pages)) != len(pages) or not self._holders.keys() >= set(pages):
             raise ValueError(f"pages: expected pages that are taken, each once, got {list(pages)}")
-        self._taken.difference_update(pages)
-        self._free.extend(reversed(pages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +110,29 @@ class KvCache:
         """Bytes when every page has been used."""
         return sum(array.nbytes for array in (*self._k, *self._v))
 
-    def reserve(self, tokens: int) -> NDArray[np.int32] | None:
-        """Pages for `tokens` positions, or None when the cache is too full now."""
-        pages = self.pages.take(self.shape.pages_for(tokens))
-        return None if pages is None else np.array(pages, dtype=np.int32)
+    def pages_for(self, tokens: int, prompt: int, choices: int) -> int:
+        """Pages that `reserve` takes."""
+        each, shared = self.shape.pages_for(tokens), prompt // self.shape.page
+        return each + (choices - 1) * (each - shared)
+
+    def reserve(self, tokens: int, prompt: int = 0, choices: int = 1) -> list[NDArray[np.int32]] | None:
+        """Pages for `tokens` positions of each choice, or None when the cache is too full now. The pages that
+        `prompt` tokens fill are the same for all choices.
+        """
+        pages = self.pages.take(self.pages_for(tokens, prompt, choices))
+        if pages is None:
+            return None
+        each, shared = self.shape.pages_for(tokens), prompt // self.shape.page
+        found = [np.array(pages[:each], dtype=np.int32)]
+        for at in range(each, len(pages), each - shared):
+            self.pages.share(pages[:shared])
+            found.append(np.array(pages[:shared] + pages[at : at + each - shared], dtype=np.int32))
+        return found
+
+    def copy_page(self, source: int, target: int) -> None:
+        """K and V of all layers."""
+        for array in (*self._k, *self._v):
+            array[target] = array[source]
 
     def release(self, pages: NDArray[np.int32]) -> None:
         self.pages.give_back(pages.tolist())

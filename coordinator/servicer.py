@@ -13,11 +13,14 @@ import grpc
 
 import colibri
 from colibri.coordinator.engine import Engine
+from colibri.coordinator.field_checks import checked_ids
+from colibri.coordinator.prompts import PromptEncoder
 from colibri.coordinator.reader_watch import ReaderWatch
 from colibri.coordinator.replies import to_reply
 from colibri.coordinator.validate import Draws, RequestLimits, check_request_id, to_request
 from colibri.deadline import Clock
-from colibri.errors import Busy
+from colibri.errors import Busy, InvalidInput
+from colibri.models.chat_renderer import ChatRenderer
 from colibri.models.config import MixtralConfig
 from colibri.models.generation_config import GenerationDefaults
 from colibri.models.tokenizer import Tokenizer
@@ -45,8 +48,9 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     """Each answer holds one thread of the server while it streams; `max_calls` is what build_server must
     allow.
 
-    directory: None without workers. reader_timeout_s: a client that reads nothing for so long is cut off
-    and its request aborted; until then what it does not read is kept and merged, and nothing waits for it.
+    directory: None without workers. chat: None without a chat template; closed with this. reader_timeout_s: a
+    client that reads nothing for so long is cut off and its request aborted; until then what it does not read
+    is kept and merged, and nothing waits for it.
     """
 
     def __init__(
@@ -56,11 +60,12 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         model: ServedModel,
         directory: Directory | None = None,
         *,
+        chat: ChatRenderer | None = None,
         reader_timeout_s: float = 60.0,
         clock: Clock = time.monotonic,
     ) -> None:
         self._engine = engine
-        self._tokenizer = tokenizer
+        self._prompts = PromptEncoder(model.config.vocab, tokenizer, chat)
         self._model = model
         self._directory = directory
         self._clock = clock
@@ -85,6 +90,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     def close(self) -> None:
         """After the server has stopped."""
         self._watch.close()
+        if self._prompts.chat is not None:
+            self._prompts.chat.close()
 
     def Generate(
         self, request: pb.GenerateRequest, context: grpc.ServicerContext
@@ -93,7 +100,12 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             raise Busy(f"{self._streams} answers are being read; no more are started now", retry_after_s=1.0)
         try:
             asked = to_request(
-                request, self._limits, self._tokenizer, deadline_of(context, self._clock), self._draws
+                request,
+                self._limits,
+                self._prompts.tokenizer,
+                deadline_of(context, self._clock),
+                self._draws,
+                self._prompts.chat,
             )
             handle = self._engine.submit(asked)
             # A client that goes away, or was gone already, takes its request along.
@@ -127,4 +139,52 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             workers=() if membership is None else sorted(membership.endpoints),
             epoch=0 if membership is None else membership.placement.epoch,
             build_version=colibri.__version__,
+            defaults=_defaults(self._model.defaults),
+            has_tokenizer=self._prompts.tokenizer is not None,
+            has_chat_template=self._prompts.chat is not None,
         )
+
+    def Tokenize(self, request: pb.TokenizeRequest, context: grpc.ServicerContext) -> pb.TokenizeReply:
+        tokenizer = self._need_tokenizer()
+        kind = request.WhichOneof("input")
+        if kind == "text":
+            add_special = not request.HasField("add_special") or request.add_special
+            prompt = self._prompts.from_text(request.text, add_special=add_special)
+        elif kind == "chat":
+            if request.HasField("add_special"):
+                raise InvalidInput(
+                    "add_special", "unset with a chat, whose template decides", request.add_special
+                )
+            prompt = self._prompts.from_chat(request.chat, deadline_of(context, self._clock))
+        else:
+            raise InvalidInput("input", "text or chat", "neither")
+        ids = prompt.ids.tolist()
+        return pb.TokenizeReply(
+            ids=ids, pieces=[tokenizer.decode([each], skip_special=False) for each in ids]
+        )
+
+    def Detokenize(self, request: pb.DetokenizeRequest, context: grpc.ServicerContext) -> pb.DetokenizeReply:
+        tokenizer = self._need_tokenizer()
+        ids = checked_ids("ids", request.ids, self._model.config.vocab).tolist()
+        return pb.DetokenizeReply(text=tokenizer.decode(ids, skip_special=request.skip_special))
+
+    def _need_tokenizer(self) -> Tokenizer:
+        if self._prompts.tokenizer is None:
+            raise InvalidInput("model", "one with a tokenizer", f"{self._model.name}, which has none")
+        return self._prompts.tokenizer
+
+
+def _defaults(defaults: GenerationDefaults) -> pb.Defaults:
+    return pb.Defaults(
+        sampling=pb.Sampling(
+            temperature=defaults.temperature,
+            top_p=defaults.top_p,
+            top_k=defaults.top_k,
+            min_p=defaults.min_p,
+            repetition_penalty=defaults.repetition_penalty,
+        ),
+        max_tokens=defaults.max_new_tokens or 0,
+        stop_ids=defaults.eos,
+        sources=defaults.sources,
+        ignored=defaults.ignored,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from colibri.deadline import Deadline
 from colibri.kernels.api import U32
 
 I32 = NDArray[np.int32]
+_NO_ROWS = np.zeros(0, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class StepBatch:
 
     ids u32 [rows]; positions i32 [rows]; row_sequence i32 [rows]: which of the step's sequences; page_table
     i32 [sequences, pages]; logit_rows intp [n]: rows whose logits are needed, at most one per sequence,
-    ascending. deadline: after it nobody waits for the step any more; priority: the largest of its requests.
+    ascending; scored_rows intp [m]: rows of prompts whose logits give log-probabilities and nothing else.
+    deadline: after it nobody waits for the step any more; priority: the largest of its requests.
     """
 
     ids: U32
@@ -34,6 +36,7 @@ class StepBatch:
     logit_rows: NDArray[np.intp]
     deadline: Deadline
     priority: int
+    scored_rows: NDArray[np.intp] = field(default_factory=lambda: _NO_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,23 @@ def compose_step(running: SequenceOf[Sequence], budget: StepBudget) -> Step:
             row_sequence=np.repeat(np.arange(len(chosen), dtype=np.int32), rows),
             page_table=KvCache.page_table([s.pages for s in sequences if s.pages is not None]),
             logit_rows=(ends - 1)[completes],
+            scored_rows=_scored_rows(chosen),
             deadline=Deadline(None if last == math.inf else last),
             priority=max(s.request.priority for s in sequences),
         ),
     )
+
+
+def _scored_rows(chosen: SequenceOf[tuple[Sequence, int]]) -> NDArray[np.intp]:
+    """The rows of each prompt that is scored, but its last, which the sampler has."""
+    if not any(sequence.scoring for sequence, _ in chosen):
+        return _NO_ROWS
+    parts, begin = [], 0
+    for sequence, count in chosen:
+        if sequence.scoring:
+            last = len(sequence.request.prompt_ids) - 1
+            parts.append(
+                np.arange(begin, begin + max(0, min(count, last - sequence.computed)), dtype=np.intp)
+            )
+        begin += count
+    return np.concatenate(parts)

@@ -1,8 +1,8 @@
 """Chat templates: Jinja in a sandbox, with the functions that templates on the Hugging Face hub rely on.
 
 A template is a program that comes with the checkpoint: it runs in Jinja's immutable sandbox, sees plain data
-only, and its source and output are bounded. What it can still do is compute for long (`range` ends at
-100,000) or make one huge string.
+only, and its source and output are bounded. What it can still do is compute for long (also while it is
+compiled) or make one huge string: a server renders in a process that can be killed (chat_renderer).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT = "default"
 _MAX_TEMPLATE_BYTES = 1 << 20
 _MAX_CONFIG_BYTES = 16 << 20
 _MAX_OUTPUT = 16 << 20
-_MAX_MESSAGES = 1 << 14
+MAX_MESSAGES = 1 << 14
 
 
 class ChatTemplate:
@@ -77,7 +77,8 @@ class ChatTemplate:
         except InvalidInput:
             raise
         except Exception as error:  # a stranger's program may raise anything
-            raise InvalidInput("messages", "what the chat template accepts", f"its error: {error}") from error
+            words = str(error) or type(error).__name__
+            raise InvalidInput("messages", "what the chat template accepts", f"its error: {words}") from error
         return "".join(parts)
 
 
@@ -93,12 +94,20 @@ def load_chat_template(
     `chat_template.jinja` goes before `chat_template` in tokenizer_config.json, which is a string or a list of
     objects with `name` and `template`. Raises CheckpointError for a malformed entry or an unknown name.
     """
+    source = load_chat_source(folder, name)
+    if source is None:
+        return None
+    return ChatTemplate(source, bos_text=tokenizer.bos_text, eos_text=tokenizer.eos_text, now=now)
+
+
+def load_chat_source(folder: str | Path, name: str = DEFAULT) -> str | None:
+    """The source of the checkpoint's template `name`, as `load_chat_template`."""
     sources = _sources(Path(folder))
     if not sources:
         return None
     if name not in sources:
         raise CheckpointError(f"chat template: expected one of {', '.join(sorted(sources))}, got {name!r}")
-    return ChatTemplate(sources[name], bos_text=tokenizer.bos_text, eos_text=tokenizer.eos_text, now=now)
+    return sources[name]
 
 
 def _sources(folder: Path) -> dict[str, str]:
@@ -128,8 +137,8 @@ def _sources(folder: Path) -> dict[str, str]:
 
 
 def _checked(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    if not 1 <= len(messages) <= _MAX_MESSAGES:
-        raise InvalidInput("messages", f"1 to {_MAX_MESSAGES} messages", len(messages))
+    if not 1 <= len(messages) <= MAX_MESSAGES:
+        raise InvalidInput("messages", f"1 to {MAX_MESSAGES} messages", len(messages))
     plain = []
     for i, message in enumerate(messages):
         if set(message) != {"role", "content"}:

@@ -13,9 +13,10 @@ from colibri.models.json_file import read_object
 
 FILE_NAME = "generation_config.json"
 _BUILT_IN = "built-in default"
+#: Of a repetition penalty, a divisor of logits: smaller ones would overflow.
+MIN_REPETITION, MAX_REPETITION = 1e-6, 100.0
 
 _NEUTRAL: Mapping[str, object] = {
-    "repetition_penalty": 1.0,
     "encoder_repetition_penalty": 1.0,
     "no_repeat_ngram_size": 0,
     "num_beams": 1,
@@ -26,7 +27,6 @@ _NEUTRAL: Mapping[str, object] = {
     "typical_p": 1.0,
     "epsilon_cutoff": 0.0,
     "eta_cutoff": 0.0,
-    "min_p": None,
     "min_length": 0,
     "min_new_tokens": None,
     "bad_words_ids": None,
@@ -47,9 +47,9 @@ nothing.
 class GenerationDefaults:
     """What a request gets where it says nothing.
 
-    `temperature` 0: greedy; `top_p` 1 and `top_k` 0: off; `max_new_tokens` None: up to the context's end;
-    `eos`: ids that end a text. `sources`: file of each field, or 'built-in default'. `ignored`: settings of
-    the file that have no effect here, for the operator to be told.
+    `temperature` 0: greedy; `top_p` 1, `top_k` 0, `min_p` 0 and `repetition_penalty` 1: off; `max_new_tokens`
+    None: up to the context's end; `eos`: ids that end a text. `sources`: file of each field, or 'built-in
+    default'. `ignored`: settings of the file that have no effect here, for the operator to be told.
     """
 
     temperature: float
@@ -59,12 +59,14 @@ class GenerationDefaults:
     eos: tuple[int, ...]
     sources: Mapping[str, str]
     ignored: tuple[str, ...]
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
 
 def load_generation_defaults(folder: Path, config: MixtralConfig) -> GenerationDefaults:
     """Defaults of the checkpoint in `folder`; generation_config.json may be missing.
 
-    As in transformers, temperature, top_p and top_k count only if `do_sample` is true. Raises CheckpointError
+    As in transformers, temperature, top_p, top_k and min_p count only if `do_sample` is true. Raises CheckpointError
     naming the field for a value out of range.
     """
     path = folder / FILE_NAME
@@ -73,7 +75,8 @@ def load_generation_defaults(folder: Path, config: MixtralConfig) -> GenerationD
 
 def parse_generation_config(raw: Mapping[str, Any], config: MixtralConfig) -> GenerationDefaults:
     """As `load_generation_defaults`, from the object in the file."""
-    sources = dict.fromkeys(("temperature", "top_p", "top_k", "max_new_tokens", "eos"), _BUILT_IN)
+    fields = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens", "eos")
+    sources = dict.fromkeys(fields, _BUILT_IN)
 
     def taken(field: str, name: str | None = None) -> Any:
         value = raw.get(field)
@@ -84,7 +87,7 @@ def parse_generation_config(raw: Mapping[str, Any], config: MixtralConfig) -> Ge
     sample = raw.get("do_sample")
     if sample is not None and not isinstance(sample, bool):
         raise wrong("do_sample", "true or false", sample, FILE_NAME)
-    temperature, top_p, top_k = 0.0, 1.0, 0
+    temperature, top_p, top_k, min_p = 0.0, 1.0, 0, 0.0
     if sample:
         sources["temperature"] = FILE_NAME
         temperature = _number("temperature", taken("temperature"), 1.0, 0.0, 100.0)
@@ -92,6 +95,7 @@ def parse_generation_config(raw: Mapping[str, Any], config: MixtralConfig) -> Ge
         if top_p == 0:
             raise wrong("top_p", "a number above 0, at most 1", 0, FILE_NAME)
         top_k = _count("top_k", taken("top_k"), 0) or 0
+        min_p = _number("min_p", taken("min_p"), 0.0, 0.0, 1.0)
     eos = token_ids(taken("eos_token_id", "eos"), "eos_token_id", config.vocab, FILE_NAME)
     if raw.get("eos_token_id") is None and config.eos:
         eos, sources["eos"] = config.eos, "config.json"
@@ -104,6 +108,10 @@ def parse_generation_config(raw: Mapping[str, Any], config: MixtralConfig) -> Ge
         sources=sources,
         ignored=tuple(
             name for name, neutral in _NEUTRAL.items() if raw.get(name, neutral) not in (neutral, None)
+        ),
+        min_p=min_p,
+        repetition_penalty=_number(
+            "repetition_penalty", taken("repetition_penalty"), 1.0, MIN_REPETITION, MAX_REPETITION
         ),
     )
 

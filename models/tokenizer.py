@@ -51,6 +51,8 @@ class Tokenizer:
         self.eos_text = _token_text(settings, "eos_token")
         self.bos = inner.token_to_id(self.bos_text) if self.bos_text else config.bos if config else None
         self.add_bos = self._bos_rule(settings)
+        # Where set, a control token spelled out in a text stays text, as in transformers.
+        inner.encode_special_tokens = _flag(settings, "split_special_tokens") or False
 
     @classmethod
     def load(cls, folder: str | Path, config: MixtralConfig | None = None) -> Tokenizer:
@@ -71,7 +73,8 @@ class Tokenizer:
         return cls(inner, settings, config)
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
-        """Token ids of `text`. Control tokens spelled out in it become their ids, as everywhere.
+        """Token ids of `text`. Control tokens spelled out in it become their ids, as in transformers, unless the
+        checkpoint sets split_special_tokens.
 
         With `add_special`, the text begins with exactly one BOS if the checkpoint wants one at all: none is
         added before one that is there. Nothing is ever put at the end. Rendered chat templates write their
@@ -94,15 +97,21 @@ class Tokenizer:
         return self._inner.decode(list(ids), skip_special_tokens=skip_special)
 
     def _bos_rule(self, settings: dict[str, Any]) -> bool:
-        stated = settings.get("add_bos_token")
+        stated = _flag(settings, "add_bos_token")
         if stated is not None:
-            if not isinstance(stated, bool):
-                raise wrong("add_bos_token", "true or false", stated, CONFIG_NAME)
             if stated and self.bos is None:
                 raise wrong("bos_token", "a token, since add_bos_token is true", self.bos_text, CONFIG_NAME)
             return stated
         # Silent configuration: what the file's own post-processor does to an empty text.
         return self.bos is not None and self._inner.encode("").ids[:1] == [self.bos]
+
+
+def _flag(settings: dict[str, Any], field: str) -> bool | None:
+    """A switch in tokenizer_config.json; None where it says nothing."""
+    value = settings.get(field)
+    if value is not None and not isinstance(value, bool):
+        raise wrong(field, "true or false", value, CONFIG_NAME)
+    return value
 
 
 def _token_text(settings: dict[str, Any], field: str) -> str | None:

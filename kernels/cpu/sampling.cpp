@@ -169,7 +169,7 @@ int64_t sample(Backend& backend, nb::handle logits_array, double temperature, nb
 }
 
 // [(largest logit, float64 sum of exp32(logit - largest) over ids ascending)], one pair per row.
-nb::list softmax_totals(Backend& backend, nb::handle logits_array) {
+nb::typed<nb::list, nb::typed<nb::tuple, double, double>> softmax_totals(Backend& backend, nb::handle logits_array) {
   View logits(logits_array, "logits", kF32, {kAny, kAny});
   const int64_t rows = logits.shape(0), n = logits.shape(1);
   if (n < 1 || n > INT32_MAX) fail_value("logits", "rows of 1 to 2^31 - 1 values", std::to_string(n));

@@ -227,7 +227,7 @@ class TestRefusals:
     def test_no_prompt_at_all(self, served: Served) -> None:
         with grpc.insecure_channel(served.target) as channel:
             stub = generation_pb2_grpc.GenerationStub(channel)
-            with pytest.raises(grpc.RpcError, match="prompt: expected text or token_ids, got neither"):
+            with pytest.raises(grpc.RpcError, match="prompt: expected text, token_ids or chat, got none of them"):
                 list(stub.Generate(pb.GenerateRequest(), timeout=WAIT_S))
 
     def test_a_server_that_is_not_there(self, tmp_path: Path) -> None:

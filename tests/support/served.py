@@ -11,6 +11,7 @@ from colibri.client import Client
 from colibri.coordinator.engine import Engine, EngineOptions
 from colibri.coordinator.moe_layer import MoeLayer
 from colibri.coordinator.servicer import GenerationServicer, ServedModel
+from colibri.models.chat_renderer import load_chat_renderer
 from colibri.rpc.server import build_server
 from tests.support.tiny_engine import WAIT_S, TinyModel
 
@@ -33,7 +34,10 @@ def serve(
     checkpoint = model.checkpoint
     card = ServedModel("tiny", checkpoint.model_hash(), checkpoint.config, checkpoint.generation)
     with model.engine(options, moe) as engine:
-        servicer = GenerationServicer(engine, model.tokenizer, card, reader_timeout_s=reader_timeout_s)
+        chat = load_chat_renderer(checkpoint.folder, model.tokenizer)
+        servicer = GenerationServicer(
+            engine, model.tokenizer, card, chat=chat, reader_timeout_s=reader_timeout_s
+        )
         server = build_server(
             [servicer.service()],
             listen=f"unix:{folder / 's'}",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from colibri.coordinator.handle import RequestHandle
 from colibri.coordinator.moe_layer import MoeLayer, MoeResult
 from colibri.coordinator.request import GenerationRequest
 from colibri.deadline import Clock, Deadline
-from colibri.generation import Finished, Tokens
+from colibri.generation import Event, Finished, Prompt, TokenLogprobs, Tokens
 from colibri.kernels.api import F32, U32, Array, Backend, ComputeMode, PackedExpert, SamplingParams, UnitBatch
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
@@ -113,8 +114,11 @@ def ask(
     top_k: int = 0,
     top_p: float = 1.0,
     seed: int = 7,
+    **more: Any,
 ) -> GenerationRequest:
-    """A request as validation would make it; end-of-sequence ids do not end it unless named."""
+    """A request as validation would make it; end-of-sequence ids do not end it unless named. `more`: further
+    fields of GenerationRequest.
+    """
     return GenerationRequest(
         request_id=request_id or f"r{next(_numbers)}",
         prompt_ids=np.array(prompt, dtype=np.uint32),
@@ -125,30 +129,56 @@ def ask(
         receipt=receipt,
         priority=priority,
         deadline=deadline or Deadline(),
+        **more,
     )
 
 
 @dataclass(slots=True)
 class Answer:
-    """Everything a request brought."""
+    """Everything a choice brought. `streamed`: its text without what was held back to the end."""
 
     ids: list[int] = field(default_factory=list)
     receipts: list[int] = field(default_factory=list)
     text: str = ""
+    streamed: str = ""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     finished: Finished | None = None
+    prompt: Prompt | None = None
+
+    @property
+    def end(self) -> Finished:
+        if self.finished is None:
+            raise RuntimeError("the answer has no Finished event")
+        return self.finished
 
 
 def read(handle: RequestHandle) -> Answer:
-    """Reads a request to its end; raises what ended it."""
-    answer = Answer()
-    for event in handle.events():
+    """Reads a request of one choice to its end; raises what ended it."""
+    [answer] = read_all(handle)
+    return answer
+
+
+def read_all(handle: RequestHandle) -> list[Answer]:
+    """Reads a request to its end, choice by choice; raises what ended it."""
+    return gather(handle.events())
+
+
+def gather(events: Iterable[Event]) -> list[Answer]:
+    answers: dict[int, Answer] = {}
+    prompt: Prompt | None = None
+    for event in events:
         if isinstance(event, Tokens):
+            answer = answers.setdefault(event.choice, Answer(prompt=prompt))
             answer.ids += event.ids
             answer.receipts += event.receipts
+            answer.logprobs += event.logprobs
             answer.text += event.text
+            answer.streamed += event.text if event.ids else ""
         elif isinstance(event, Finished):
-            answer.finished = event
-    return answer
+            answers.setdefault(event.choice, Answer(prompt=prompt)).finished = event
+        elif isinstance(event, Prompt):
+            prompt = event
+    return [answers[choice] for choice in sorted(answers)]
 
 
 def idle(engine: Engine) -> bool:

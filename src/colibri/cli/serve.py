@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _build(deployment: Deployment, args: argparse.Namespace) -> tuple[RpcServer, GenerationServicer]:
     from colibri.coordinator.servicer import GenerationServicer, ServedModel
+    from colibri.models.chat_renderer import load_chat_renderer
     from colibri.router_service.servicer import RouterServicer, max_message_bytes
     from colibri.rpc.server import build_server
     from colibri.transport.options import CONTROL_MESSAGE_BYTES, server_options
@@ -74,7 +75,9 @@ def _build(deployment: Deployment, args: argparse.Namespace) -> tuple[RpcServer,
         config=checkpoint.config,
         defaults=checkpoint.generation,
     )
-    generation = GenerationServicer(deployment.engine, deployment.tokenizer, model, deployment.directory)
+    tokenizer = deployment.tokenizer
+    chat = None if tokenizer is None else load_chat_renderer(checkpoint.folder, tokenizer)
+    generation = GenerationServicer(deployment.engine, tokenizer, model, deployment.directory, chat=chat)
     router = RouterServicer(
         deployment.router,
         model_hash=model.model_hash,

@@ -33,12 +33,12 @@ def cache_of(model: TinyModel, page: int = 16) -> KvCache:
 
 def batch_of(cache: KvCache, lengths: list[int], ids: list[list[int]]) -> StepBatch:
     """Whole prompts; logits for every row."""
-    pages = [cache.reserve(length) for length in lengths]
+    pages = [page for length in lengths for page in cache.reserve(length) or []]
     return StepBatch(
         ids=np.concatenate([np.array(each, np.uint32) for each in ids]),
         positions=np.concatenate([np.arange(len(each), dtype=np.int32) for each in ids]),
         row_sequence=np.repeat(np.arange(len(ids), dtype=np.int32), [len(each) for each in ids]),
-        page_table=cache.page_table([each for each in pages if each is not None]),
+        page_table=cache.page_table(pages),
         logit_rows=np.arange(sum(map(len, ids))),
         deadline=Deadline(),
         priority=0,

@@ -56,12 +56,13 @@ class TestAnswers:
         tokens = [event for event in events if isinstance(event, Tokens)]
         assert events[1:-1] == tokens
         assert sum(len(event.ids) for event in tokens) == 6
-        assert all(len(event.ids) == len(event.receipts) > 0 for event in tokens)
+        assert all(len(event.ids) == len(event.receipts) for event in tokens)
+        assert all(event.ids for event in tokens[:-1])  # the last one is what was held back
         last = events[-1]
         assert isinstance(last, Finished)
         assert (last.reason, last.stop_id, last.seed) == (FinishReason.LENGTH, None, 2**63)
         assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens) == (3, 6, 9)
-        assert last.receipt == tokens[-1].receipts[-1]
+        assert last.receipt == [receipt for event in tokens for receipt in event.receipts][-1]
         assert last.engine_numerics_id == NUMERICS.id
 
     def test_stop_id(self, model: TinyModel) -> None:
@@ -100,9 +101,11 @@ class TestAnswers:
             handle = engine.submit(ask([1, 5, 9], 40))
             wait_for("the end", lambda: idle(engine))
             events = list(handle.events())
-        assert [type(event) for event in events] == [Accepted, Tokens, Finished]
+        assert [type(event) for event in events] == [Accepted, Tokens, Tokens, Finished]
         assert isinstance(events[1], Tokens)
         assert len(events[1].ids) == len(events[1].receipts) == 40
+        assert isinstance(events[2], Tokens)
+        assert (events[2].ids, len(events[2].text)) == ((), 1)  # a glyph that might have gone on
 
     def test_counters(self, model: TinyModel) -> None:
         with model.engine(replace(OPTIONS, prefill_chunk=4)) as engine:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from dataclasses import replace
 
 import pytest
 
+from colibri.coordinator.answer_text import AnswerText
 from colibri.coordinator.handle import RequestHandle
 from colibri.coordinator.reader_watch import ReaderWatch
+from colibri.coordinator.request import GenerationRequest
 from colibri.errors import ColibriError, WorkerLost
-from colibri.generation import Accepted, Finished, FinishReason, Tokens, Usage
-from colibri.models.detokenizer import IncrementalDetokenizer
+from colibri.generation import Accepted, Finished, FinishReason, Prompt, Tokens, Usage
 from tests.support.tiny_engine import WAIT_S, TinyModel, ask, wait_for
 
 END = Finished(FinishReason.LENGTH, None, Usage(1, 2), 9, 7)
@@ -23,10 +26,27 @@ class Clock:
         return self.now
 
 
-def handle_of(model: TinyModel | None = None, clock: Clock | None = None, **more: object) -> RequestHandle:
+def handle_of(
+    model: TinyModel | None = None, clock: Clock | None = None, sampling_choice: int = 0, **more: object
+) -> RequestHandle:
     request = ask([1], 50, **more)  # type: ignore[arg-type]
-    text = None if model is None else IncrementalDetokenizer(model.tokenizer, request.tail())
-    return RequestHandle(request, text, lambda handle: None, lambda: None, clock or Clock())
+    request = replace(request, sampling=replace(request.sampling, choice=sampling_choice))
+    return RequestHandle(
+        request,
+        [text_of(model, request) for _ in range(request.n)],
+        lambda handle: None,
+        lambda: None,
+        clock or Clock(),
+    )
+
+
+def text_of(model: TinyModel | None, request: GenerationRequest) -> AnswerText | None:
+    if model is None:
+        return None
+    text = AnswerText(model.tokenizer, request.context_tail(), request.stop, request.stop_ids)
+    for token in request.resumed_ids.tolist():
+        text.push(token)
+    return text
 
 
 def test_tokens_merge_while_nobody_reads() -> None:
@@ -37,8 +57,9 @@ def test_tokens_merge_while_nobody_reads() -> None:
         handle.put(token, token * 10)
     assert handle.next_event(0) == Tokens((5, 6, 7), (50, 60, 70))
     handle.put(8, 80)
-    handle.end(END)
-    handle.end(WorkerLost("too late"))
+    handle.finish(END)
+    handle.finish(replace(END, receipt=8))
+    handle.fail(WorkerLost("too late"))
     assert handle.next_event(0) == Tokens((8,), (80,))
     assert handle.next_event(0) == END
 
@@ -57,53 +78,117 @@ def test_a_dead_engine_does_not_leave_its_readers_waiting(monkeypatch: pytest.Mo
     def dead() -> None:
         raise ColibriError("engine: its thread has ended")
 
-    handle = RequestHandle(ask([1]), None, lambda handle: None, dead)
+    handle = RequestHandle(ask([1]), [None], lambda handle: None, dead)
     with pytest.raises(ColibriError, match="its thread has ended"):
         list(handle.events())
 
 
+def texts_of(handle: RequestHandle) -> list[str]:
+    """Text of each Tokens event up to the end."""
+    return [event.text for event in handle.events() if isinstance(event, Tokens)]
+
+
 @pytest.mark.parametrize("step", [1, 2, 3, 50])
-def test_text_never_cuts_a_character(model: TinyModel, step: int) -> None:
-    text = "naïve 🌍 中文!"
+def test_text_never_cuts_a_glyph(model: TinyModel, step: int) -> None:
+    """Characters of several tokens, and clusters of several characters."""
+    glyphs = [
+        "n",
+        "a",
+        "i\u0308",
+        "v",
+        "e",
+        " ",
+        "🌍",
+        "👩🏽‍🚀",
+        "🇫🇷",
+        "🇯🇵",
+        "क्षि",
+        "e\u0301\u0323",
+        "\r\n",
+        "한",
+        "!",
+    ]
+    text = "".join(glyphs)
+    ends = set(itertools.accumulate(map(len, glyphs)))
     ids = model.tokenizer.encode(text, add_special=False)
     assert len(ids) == len(text.encode())
     handle = handle_of(model)
-    handle.next_event(0)
-    pieces = []
+    assert isinstance(handle.next_event(0), Accepted)
+    out = ""
     for at in range(0, len(ids), step):
         for token in ids[at : at + step]:
             handle.put(token, 1)
         event = handle.next_event(0)
         assert isinstance(event, Tokens)
-        pieces.append(event.text)
-    assert "".join(pieces) == text
-    assert not any("\ufffd" in piece for piece in pieces)
+        out += event.text
+        assert text.startswith(out)
+        assert not out or len(out) in ends
+    handle.finish(END)
+    assert out + "".join(texts_of(handle)) == text
 
 
-def test_an_unfinished_character_is_left_to_the_resumed_answer(model: TinyModel) -> None:
-    ids = model.tokenizer.encode("a🌍b", add_special=False)
+@pytest.mark.parametrize("stop", [(), ("zz",)])
+def test_a_resumed_answer_goes_on_with_what_was_held_back(model: TinyModel, stop: tuple[str, ...]) -> None:
+    whole = "a🌍e\u0301zb"
+    ids = model.tokenizer.encode(whole, add_special=False)
     for cut in range(1, len(ids)):
-        first, second = handle_of(model), handle_of(model, resumed=ids[:cut])
-        text = ""
+        first, second = handle_of(model, stop=stop), handle_of(model, stop=stop, resumed=ids[:cut])
+        out = ""
         for handle, part in ((first, ids[:cut]), (second, ids[cut:])):
             handle.next_event(0)
+            text = handle._mail[0].text
+            assert text is not None
             for token in part:
-                handle.put(token, 1)
+                handle.put(token, 1, 0, text.push(token) if stop else None)
             event = handle.next_event(0)
             assert isinstance(event, Tokens)
-            text += event.text
-        assert text == "a🌍b"
+            out += event.text
+        second.finish(END)
+        assert out + "".join(texts_of(second)) == whole
 
 
 def test_stop_ids_and_special_tokens_have_no_text(model: TinyModel) -> None:
     a, b = model.tokenizer.encode("ab", add_special=False)
     handle = handle_of(model, stop_ids=[b])
-    handle.next_event(0)
     for token in (a, 2, b):
         handle.put(token, 1)
-    event = handle.next_event(0)
-    assert isinstance(event, Tokens)
-    assert (event.ids, event.text) == ((a, 2, b), "a")
+    handle.finish(END)
+    events = list(handle.events())
+    assert events[1:] == [Tokens((a, 2, b), (1, 1, 1)), Tokens((), (), "a"), END]
+
+
+def test_choices_take_turns_and_each_has_its_end() -> None:
+    handle = handle_of(n=3)
+    handle.next_event(0)
+    for slot in (2, 0, 0, 1):
+        handle.put(5 + slot, 50, slot)
+    handle.finish(replace(END, choice=0), 0)
+    assert handle.next_event(0) == Tokens((5, 5), (50, 50), choice=0)
+    assert handle.next_event(0) == Tokens((6,), (50,), choice=1)
+    assert handle.next_event(0) == Tokens((7,), (50,), choice=2)
+    assert handle.next_event(0) == replace(END, choice=0)
+    assert handle.next_event(0) is None
+    assert not handle.ended
+    handle.fail(WorkerLost("gone"))
+    handle.put(8, 80, 2)
+    assert handle.next_event(0) == Tokens((8,), (80,), choice=2)
+    with pytest.raises(WorkerLost):
+        handle.next_event(0)
+
+
+def test_a_resumed_choice_keeps_its_index() -> None:
+    handle = handle_of(sampling_choice=3)
+    handle.put(5, 50)
+    handle.finish(replace(END, choice=3))
+    assert list(handle.events())[1:] == [Tokens((5,), (50,), choice=3), replace(END, choice=3)]
+
+
+def test_the_prompt_comes_first() -> None:
+    handle = handle_of()
+    handle.put_prompt(Prompt((1,), "x"))
+    handle.put(5, 50)
+    handle.finish(END)
+    assert list(handle.events())[1:] == [Prompt((1,), "x"), Tokens((5,), (50,)), END]
 
 
 def test_time_away() -> None:
@@ -119,7 +204,7 @@ def test_time_away() -> None:
     wait_for("the reader", lambda: handle.away_s() == 0)
     clock.now += 50
     assert handle.away_s() == 0  # it stands at the counter
-    handle.end(END)
+    handle.finish(END)
     waiting.join(WAIT_S)
     clock.now += 1
     assert handle.away_s() == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from colibri.coordinator.request import GenerationRequest
@@ -65,7 +66,7 @@ BAD = [
     (fields(request_id="x" * 129), "request_id: expected 0 to 128 printable"),
     (fields(request_id="a\n"), "request_id: expected 0 to 128 printable"),
     (fields(priority=1001), "priority: expected 0 to 1000, got 1001"),
-    (lambda m: m.ClearField("prompt"), "prompt: expected text or token_ids, got neither"),
+    (lambda m: m.ClearField("prompt"), "prompt: expected text, token_ids or chat, got none of them"),
     (lambda m: m.token_ids.ClearField("ids"), "token_ids.ids: expected at least one token, got none"),
     (lambda m: m.token_ids.ids.append(300), "token_ids.ids[3]: expected a token id from 0 to 299, got 300"),
     (
@@ -100,8 +101,8 @@ BAD = [
     (fields(resume=pb.Resume(receipt=9)), "resume.receipt: expected 0 without generated_ids, got 9"),
     (resuming([8, 300]), "resume.generated_ids[1]: expected a token id from 0 to 299, got 300"),
     (
-        resuming([8] * 4, stopping=pb.Stopping(max_tokens=4)),
-        "resume.generated_ids: expected fewer than max_tokens (4, which counts the whole answer), got 4",
+        resuming([8] * 5, stopping=pb.Stopping(max_tokens=4)),
+        "resume.generated_ids: expected at most max_tokens (4, which counts the whole answer), got 5",
     ),
     (resuming([8, 5, 8]), "resume.generated_ids[1]: expected no id that ends the answer, got stop id 5"),
     (
@@ -124,7 +125,8 @@ def test_unset_fields_take_the_checkpoints_defaults() -> None:
     request = convert()
     assert request.request_id == "drawn"
     assert request.prompt_ids.tolist() == [1, 7, 9]
-    assert (request.sampling.temperature, request.sampling.top_p, request.sampling.top_k) == (0.5, 0.9, 40)
+    assert (request.sampling.temperature, request.sampling.top_k) == (0.5, 40)
+    assert request.sampling.top_p == float(np.float32(0.9))  # as if the client had said 0.9
     assert request.sampling.seed == 2**64 - 1
     assert request.max_tokens == CONTEXT - 3
     assert request.stop_ids == {2, 5}

@@ -157,6 +157,16 @@ def test_sampling_settings_count_only_with_do_sample() -> None:
     config = parse_config(BASE)
     assert parse_generation_config({"temperature": 0.6}, config).temperature == 0.0
     assert parse_generation_config({"do_sample": True}, config).temperature == 1.0
+    assert parse_generation_config({"min_p": 0.1}, config).min_p == 0.0
+    given = parse_generation_config({"do_sample": True, "min_p": 0.1}, config)
+    assert (given.min_p, given.sources["min_p"]) == (0.1, "generation_config.json")
+
+
+def test_a_repetition_penalty_counts_always() -> None:
+    config = parse_config(BASE)
+    assert parse_generation_config({}, config).repetition_penalty == 1.0
+    given = parse_generation_config({"repetition_penalty": 1.2}, config)
+    assert (given.repetition_penalty, given.sources["repetition_penalty"]) == (1.2, "generation_config.json")
 
 
 def test_settings_without_effect_are_reported() -> None:
@@ -164,12 +174,13 @@ def test_settings_without_effect_are_reported() -> None:
         "repetition_penalty": 1.1,
         "num_beams": 1,
         "no_repeat_ngram_size": 3,
-        "min_p": None,
+        "typical_p": None,
+        "min_length": 4,
         "use_cache": True,
     }
     assert parse_generation_config(raw, parse_config(BASE)).ignored == (
-        "repetition_penalty",
         "no_repeat_ngram_size",
+        "min_length",
     )
 
 
@@ -182,6 +193,9 @@ def test_settings_without_effect_are_reported() -> None:
         {"do_sample": True, "top_p": 0},
         {"do_sample": True, "top_p": 1.5},
         {"do_sample": True, "top_k": 1.5},
+        {"do_sample": True, "min_p": 1.5},
+        {"repetition_penalty": 0},
+        {"repetition_penalty": float("inf")},
         {"eos_token_id": 32000},
         {"max_new_tokens": 0},
     ],

@@ -1,0 +1,35 @@
+"""Checks of fields that several parts of a request share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from colibri.errors import InvalidInput
+from colibri.kernels.api import U32
+
+MAX_TEXT_BYTES = 1 << 20
+
+
+def checked_ids(field: str, ids: Iterable[int], vocab: int) -> U32:
+    """uint32; each is below `vocab`. Raises InvalidInput naming the first that is not."""
+    array = np.array(list(ids), dtype=np.uint32)
+    wrong = np.flatnonzero(array >= vocab)
+    if len(wrong):
+        raise InvalidInput(f"{field}[{wrong[0]}]", f"a token id from 0 to {vocab - 1}", int(array[wrong[0]]))
+    return array
+
+
+def check_bytes(field: str, text: str) -> None:
+    """Raises InvalidInput for a text that is longer than any prompt may be."""
+    size = len(text.encode())
+    if size > MAX_TEXT_BYTES:
+        raise InvalidInput(field, f"at most {MAX_TEXT_BYTES} bytes", f"{size} bytes")
+
+
+def in_range(field: str, value: float, low: float, high: float) -> float:
+    """Raises InvalidInput unless low <= value <= high (NaN never is)."""
+    if not low <= value <= high:
+        raise InvalidInput(field, f"{low:g} to {high:g}", value)
+    return value

@@ -1,0 +1,35 @@
+"""Log-probabilities of tokens from raw logits (docs/numerics.md, log-probabilities)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from colibri.generation import TokenLogprobs
+from colibri.kernels.api import F32
+
+
+def token_logprobs(logits: F32, log_sum_exp: float, token: int, top: int) -> TokenLogprobs:
+    """logits fp32 [vocab], without NaN; `log_sum_exp` of them (Backend.log_sum_exp); `top`: how many of the
+    likeliest to name.
+    """
+    return TokenLogprobs(
+        _logprob(logits[token], log_sum_exp),
+        tuple((each, _logprob(logits[each], log_sum_exp)) for each in likeliest(logits, top)),
+    )
+
+
+def likeliest(logits: F32, count: int) -> list[int]:
+    """Ids of the `count` largest (all, where there are no more), largest first, ties to the lower id."""
+    count = min(count, len(logits))
+    if count == 0:
+        return []
+    least = np.partition(logits, len(logits) - count)[len(logits) - count]
+    candidates = np.flatnonzero(logits >= least)
+    order = np.argsort(-logits[candidates], kind="stable")[:count]
+    found: list[int] = candidates[order].tolist()
+    return found
+
+
+def _logprob(logit: np.float32, log_sum_exp: float) -> float:
+    """Rounded to fp32, as it travels."""
+    return float(np.float32(float(logit) - log_sum_exp))

@@ -1,0 +1,54 @@
+"""Stop strings in a growing text, found wherever tokens divide them: one Knuth-Morris-Pratt automaton each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class StopMatcher:
+    """Reads a text piece by piece. Of several stop strings that get complete, the one that ends first counts, of
+    those that end together the longest; so the result does not depend on how the text is divided.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = sorted(set(stops), key=len, reverse=True)
+        self._failures = [_failures(stop) for stop in self._stops]
+        self._matched = [0] * len(self._stops)
+
+    @property
+    def held(self) -> int:
+        """Characters at the end of the text that may be the beginning of a stop string."""
+        return max(self._matched, default=0)
+
+    def read(self, piece: str, *, counts: bool) -> tuple[int, str] | None:
+        """The index behind the end of the first stop string that `piece` completes, and that string; with it the
+        text is over. With `counts` false, those that get complete in this piece are passed over.
+        """
+        for at, character in enumerate(piece):
+            found = None
+            for which, stop in enumerate(self._stops):
+                failures, matched = self._failures[which], self._matched[which]
+                while matched and stop[matched] != character:
+                    matched = failures[matched - 1]
+                if stop[matched] == character:
+                    matched += 1
+                if matched == len(stop):
+                    found = found or stop
+                    matched = failures[matched - 1]
+                self._matched[which] = matched
+            if found is not None and counts:
+                return at + 1, found
+        return None
+
+
+def _failures(pattern: str) -> list[int]:
+    """For each prefix the length of its longest proper suffix that is a prefix, too."""
+    failures = [0] * len(pattern)
+    matched = 0
+    for at in range(1, len(pattern)):
+        while matched and pattern[at] != pattern[matched]:
+            matched = failures[matched - 1]
+        if pattern[at] == pattern[matched]:
+            matched += 1
+        failures[at] = matched
+    return failures
