@@ -1,7 +1,8 @@
-"""README.md tells the truth: its Python runs, its commands parse, its targets exist."""
+"""README.md tells the truth: its Python runs, its commands parse, its targets and options exist."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -9,8 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from google.protobuf import json_format
+from google.protobuf.message_factory import GetMessageClass
 
 from colibri.cli.verbs import build_parser
+from colibri.v1 import generation_pb2
 from tests.integration.test_serve import serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,8 +25,11 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
-def commands(prefix: str) -> list[str]:
-    return [line for block in blocks("sh") for line in block.splitlines() if line.startswith(prefix)]
+def commands(prefix: str) -> list[list[str]]:
+    """The words of each line in a block of shell that runs `prefix`, variables before it left out."""
+    lines = [shlex.split(line, comments=True) for block in blocks("sh") for line in block.splitlines()]
+    plain = [[word for index, word in enumerate(line) if index or "=" not in word] for line in lines]
+    return [line for line in plain if line and line[0] == prefix]
 
 
 def test_the_client_example_runs(tiny_mixtral: Path, tmp_path: Path) -> None:
@@ -36,15 +43,41 @@ def test_the_client_example_runs(tiny_mixtral: Path, tmp_path: Path) -> None:
     assert re.search(r"\n(LENGTH|STOP), receipt [0-9a-f]{16}\n$", result.stdout)
 
 
-@pytest.mark.parametrize("line", commands(".venv/bin/colibri"))
-def test_its_commands_parse(line: str) -> None:
-    words = shlex.split(line, comments=True)
+def test_there_are_commands_to_check() -> None:
+    assert len(commands(".venv/bin/colibri")) >= 8
+    assert len(commands("make")) >= 3
+    assert len(commands("grpcurl")) == 2
+
+
+@pytest.mark.parametrize("words", commands(".venv/bin/colibri"), ids=" ".join)
+def test_its_commands_parse(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "colibri.yaml").write_text(blocks("yaml")[0])
     assert build_parser().parse_args(words[1:]).verb == words[1]
 
 
-@pytest.mark.parametrize("line", commands("make"))
-def test_its_make_targets_exist(line: str) -> None:
-    words = shlex.split(line, comments=True)
+def test_its_configuration_is_taken(tmp_path: Path) -> None:
+    (text,) = blocks("yaml")
+    (tmp_path / "colibri.yaml").write_text(text)
+    args = build_parser().parse_args(["serve", f"--config={tmp_path}/colibri.yaml"])
+    assert (args.model, args.workers, args.max_running) == (Path("/models/mixtral-8x7b"), 4, 32)
+
+
+@pytest.mark.parametrize("words", commands("grpcurl"), ids=" ".join)
+def test_its_calls_fit_the_protos(words: list[str]) -> None:
+    """What grpcurl does: a method found by name, and its request made from JSON."""
+    if words[-1] == "list":
+        return
+    service, _, method = words[-1].partition("/")
+    found = generation_pb2.DESCRIPTOR.services_by_name[service.rpartition(".")[2]]
+    assert found.full_name == service
+    request = GetMessageClass(found.methods_by_name[method].input_type)()
+    json_format.ParseDict(json.loads(words[words.index("-d") + 1]), request)
+    assert request.ByteSize() > 0
+
+
+@pytest.mark.parametrize("words", commands("make"), ids=" ".join)
+def test_its_make_targets_exist(words: list[str]) -> None:
     subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, capture_output=True, timeout=60, check=True)
     for word in words[1:]:
         if word.startswith("ARGS="):
@@ -54,3 +87,8 @@ def test_its_make_targets_exist(line: str) -> None:
 @pytest.mark.parametrize("link", re.findall(r"\]\(([^)#]+)\)", README))
 def test_its_links_lead_somewhere(link: str) -> None:
     assert (ROOT / link).exists()
+
+
+@pytest.mark.parametrize("folder", re.findall(r"`([a-z_]+)/`", README))
+def test_its_folders_exist(folder: str) -> None:
+    assert any((root / folder).is_dir() for root in (ROOT, ROOT / "src/colibri"))

@@ -11,7 +11,7 @@ from colibri.cluster.cgroup import task_limit
 
 AREA = "limits"
 #: (wanted, needed): below the first a warning, below the second nothing works. A connection is one open file, and
-#: each worker has about thirty threads.
+#: each worker has about twenty threads.
 _FILES = (4096, 256)
 _TASKS = (2048, 256)
 
@@ -28,7 +28,7 @@ def check(machine: Machine) -> Iterator[Finding]:
     yield _judge(found, "Max open files", "open files", _FILES, "-n", "nofile", 65536)
     yield _judge(found, "Max processes", "processes", _TASKS, "-u", "nproc", 32768)
     tasks = task_limit(machine.sysfs, machine.proc)
-    name, why = "tasks of the control group", "each worker has about thirty threads"
+    name, why = "tasks of the control group", "each worker has about twenty threads"
     mend = "docker update --pids-limit=32768 CONTAINER (systemd: TasksMax=32768)"
     if tasks is None:
         yield ok(AREA, name, "no limit")
