@@ -60,13 +60,14 @@ def distribution(seconds: Iterable[float], percentiles: Sequence[float] = PERCEN
         histogram.record_value(min(max(0, round(value * 1e6)), _HIGHEST_US))
     wanted = sorted({50.0, *percentiles})
     found = histogram.get_percentile_to_value_dict(wanted)
-    mean = math.fsum(values) / len(values)
+    mean, largest = math.fsum(values) / len(values), max(values)
     return Distribution(
         count=len(values),
         mean=mean,
         std=math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values)),
         smallest=min(values),
-        largest=max(values),
-        percentiles={percentile: found[percentile] * 1e-6 for percentile in wanted},
+        largest=largest,
+        # A bucket's upper end may lie above everything that is in it.
+        percentiles={percentile: min(found[percentile] * 1e-6, largest) for percentile in wanted},
         histogram=histogram.encode().decode("ascii"),
     )
