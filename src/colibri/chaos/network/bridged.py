@@ -12,6 +12,8 @@ from colibri.chaos.network.layout import Layout
 from colibri.chaos.plan import LinkQuality
 
 _INSIDE = "eth0"
+#: States of a bridge's port (man 8 bridge).
+_DISABLED, _FORWARDING = "0", "3"
 
 
 class BridgedNetwork:
@@ -27,7 +29,9 @@ class BridgedNetwork:
             raise
 
     def set_up(self, worker: str, up: bool) -> None:
-        run("ip", "link", "set", self.layout.place(worker).device, "up" if up else "down")
+        # The bridge drops the port's packets; a device that is down would tell the worker's side at once.
+        state = _FORWARDING if up else _DISABLED
+        run("bridge", "link", "set", "dev", self.layout.place(worker).device, "state", state)
 
     def shape(self, worker: str, quality: LinkQuality) -> None:
         place = self.layout.place(worker)
