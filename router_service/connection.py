@@ -26,17 +26,27 @@ from colibri.wire.units import check_result
 #: Messages of one stream that may wait for their answers; one more is Busy.
 MAX_IN_FLIGHT = 256
 
+#: (correlation id, attempt)
+Key = tuple[int, int]
+
+
+class SendTimeout(WorkerLost):
+    """The link lives but took no whole message in time: its peer hangs, or is flooded."""
+
 
 class Message:
-    """A request under way: one attempt at one dispatch. Its fields belong to its connection's lock."""
+    """A request under way: one attempt at one dispatch. Its fields belong to its connection's lock.
 
-    __slots__ = ("attempt", "correlation_id", "error", "reply", "sent_at", "units", "wake")
+    sent_at: when its sending began; done_at: when its answer was read, or its failure known.
+    """
 
-    def __init__(self, correlation_id: int, attempt: int, units: int) -> None:
-        self.correlation_id = correlation_id
-        self.attempt = attempt
+    __slots__ = ("done_at", "error", "key", "reply", "sent_at", "units", "wake")
+
+    def __init__(self, key: Key, units: int) -> None:
+        self.key = key
         self.units = units
         self.sent_at = 0.0
+        self.done_at = 0.0
         self.reply: Frame | None = None
         self.error: ColibriError | None = None
         self.wake: LockType | None = None
@@ -50,8 +60,9 @@ class Connection:
     """A live link to one incarnation of a worker. Once lost it is never read again and all its messages have
     failed.
 
-    on_close: called once, when the connection ends, to free what lies under the link. on_late: called for
-    each answer that nobody waits for.
+    on_end: called once, when the connection ends, with it and the reason, on whatever thread noticed; on_close: then,
+    to free what lies under the link. on_late: called for each answer that nobody waits
+    for. rows_sent: since the start.
     """
 
     def __init__(
@@ -62,18 +73,21 @@ class Connection:
         max_rows: int,
         *,
         on_close: Callable[[], None] = lambda: None,
+        on_end: Callable[[Connection, ColibriError], None] = lambda connection, error: None,
         on_late: Callable[[], None] = lambda: None,
         clock: Clock = time.monotonic,
     ) -> None:
         self.endpoint = endpoint
         self.max_rows = max_rows
+        self.rows_sent = 0
         self._link = link
         self._limits = limits
         self._on_close = on_close
+        self._on_end = on_end
         self._on_late = on_late
         self._clock = clock
         self._lock = threading.Lock()
-        self._in_flight: dict[int, Message] = {}
+        self._in_flight: dict[Key, Message] = {}
         self._reading = False
         self._lost: ColibriError | None = None
         self._newest = 0
@@ -93,21 +107,28 @@ class Connection:
         """Why the connection ended; None while it lives."""
         return self._lost
 
-    def send(self, header: Header, tensor: bytes | memoryview, deadline: Deadline, wait_s: float) -> Message:
-        """Sends a FORWARD; `receive` takes the answer, or `abandon` gives it up.
+    def check(self) -> None:
+        """Ends the connection if its link is dead, though nobody uses it now."""
+        lost = self._link.lost
+        if lost is not None:
+            self.fail(WorkerLost(lost, peer=self.peer))
 
-        correlation_id is above 0 and unique on this stream. Raises the connection's error when it is lost,
-        Busy when too many messages wait, DeadlineExpired or WorkerLost when the link takes no frame in
-        time.
+    def send(self, header: Header, tensor: bytes | memoryview, deadline: Deadline, wait_s: float) -> Message:
+        """Sends a FORWARD; `wait` for its answer, or `abandon` it.
+
+        (correlation_id, attempt) is unique on this stream, correlation_id above 0. Raises the connection's error
+        when it is lost, Busy when too many messages wait, DeadlineExpired when the deadline ends before the link
+        took it all, SendTimeout when it did not within `wait_s` seconds.
         """
-        message = Message(header.correlation_id, header.attempt, header.units)
+        message = Message((header.correlation_id, header.attempt), header.units)
         with self._lock:
             if self._lost is not None:
                 raise self._lost.with_traceback(None)
             if len(self._in_flight) >= MAX_IN_FLIGHT:
                 raise Busy(f"{self.peer}: {MAX_IN_FLIGHT} messages wait for answers already", peer=self.peer)
-            self._in_flight[message.correlation_id] = message
-            self._newest = max(self._newest, message.correlation_id)
+            self._in_flight[message.key] = message
+            self._newest = max(self._newest, header.correlation_id)
+            self.rows_sent += header.rows
             message.sent_at = self._clock()
         try:
             for parts in message_frames(header, tensor):
@@ -119,48 +140,43 @@ class Connection:
             # Part of the message may have left: the worker can never complete it, but forgets it on CANCEL.
             self.abandon(message)
             if isinstance(error, DeadlineExpired) and not deadline.expired(self._clock):
-                raise WorkerLost(error.message, peer=self.peer) from error
+                raise SendTimeout(error.message, peer=self.peer) from error
             raise
         return message
 
-    def receive(self, message: Message, deadline: Deadline, wait_s: float) -> Frame:
-        """The validated answer. Raises WorkerLost or FrameError when the link is lost or talks nonsense, or
-        is silent for `wait_s` seconds; DeadlineExpired when the deadline ends first. All name the
-        worker."""
-        until = self._clock() + deadline.bound(wait_s, self._clock)
+    def wait(self, message: Message, until: float) -> bool:
+        """Whether the message has its answer, or its failure, by `until` (of the clock); reads what is there in any
+        case. It stays under way."""
         try:
             while not message.done:
                 self._read_or_wait(message, until)
                 if not message.done and self._clock() >= until:
-                    self._time_out(message, deadline, wait_s)
+                    return False
         except BaseException:
             self.abandon(message)
             raise
         finally:
             # This thread read, or was woken to read and needs it no more: the next one must.
-            self._hand_over()
-        if message.error is not None:
-            raise message.error.with_traceback(None)  # shared by all that were in flight
-        if message.reply is None:
-            raise FrameError(f"{self.peer}: a message without outcome", peer=self.peer)
-        return message.reply
+            if self._in_flight:
+                self._hand_over()
+        return True
+
+    def time_out(self, message: Message) -> None:
+        """No answer came in all the time it was given. If nothing at all came since it was sent, the peer hangs or is
+        cut off, and the connection ends; else the message alone fails."""
+        waited = self._clock() - message.sent_at
+        error = WorkerLost(f"{self.peer}: no answer within {waited:.2g} s", peer=self.peer)
+        if self._heard_at < message.sent_at:
+            self.fail(error)
+        else:
+            self._settle(message, None, error)
+            self._cancel(message)
 
     def abandon(self, message: Message) -> None:
         """Nobody waits any more: a late answer is dropped, and the worker is told, without waiting."""
         self._settle(message, None, DeadlineExpired(f"{self.peer}: given up", peer=self.peer))
-        cancel = Header(
-            kind=expert_pb2.FRAME_KIND_CANCEL,
-            correlation_id=message.correlation_id,
-            attempt=message.attempt,
-            last_chunk=True,
-            incarnation=self.endpoint.incarnation,
-        )
-        try:
-            self._link.send(write_frame(cancel), 0.0)
-        except WorkerLost as error:
-            self.fail(error)
-        except DeadlineExpired:
-            return
+        if self._lost is None:
+            self._cancel(message)
 
     def fail(self, error: ColibriError) -> None:
         """Ends the connection: every message in flight fails at once with `error`."""
@@ -171,13 +187,17 @@ class Connection:
             messages = list(self._in_flight.values())
             self._in_flight.clear()
             wakes = []
+            now = self._clock()
             for message in messages:
                 message.error = error
+                message.done_at = now
                 wakes.append(message.wake)
                 message.wake = None
         for wake in wakes:
             if wake is not None:
                 wake.release()
+        # First of all the routes change: closing may take a moment.
+        self._on_end(self, error)
         self._link.close()
         self._on_close()
 
@@ -201,36 +221,45 @@ class Connection:
             finally:
                 with self._lock:
                     self._reading = False
-        else:
-            wake.acquire(timeout=max(0.0, until - self._clock()))
+        elif not wake.acquire(timeout=max(0.0, until - self._clock())):
+            with self._lock:
+                # It must not be woken to read when nobody sleeps here. If it was just now, `wait` hands over.
+                if message.wake is wake:
+                    message.wake = None
 
     def _read_for(self, message: Message, until: float) -> None:
-        """Reads the link, for every message, until `message` is done or the time is over."""
-        while not message.done:
-            left = until - self._clock()
-            if left <= 0:
-                return
+        """Reads the link, for every message, until `message` is done or the time is over; what is there already in any
+        case."""
+        clock = self._clock
+        left = max(0.0, until - clock())
+        while True:
             try:
                 data = self._link.receive(left)
-                self._heard_at = self._clock()
+                self._heard_at = clock()
                 self._deliver(data)
             except DeadlineExpired:
-                continue
+                pass
             except WorkerLost as error:
                 self.fail(error)
             except (FrameError, InvalidInput, Busy) as error:
                 self.fail(FrameError(f"{self.peer}: {error.message}", peer=self.peer))
+            if message.done:
+                return
+            left = until - clock()
+            if left <= 0:
+                return
 
     def _deliver(self, data: memoryview) -> None:
         """Raises FrameError or InvalidInput when the frame is nothing that the worker may send now."""
         frame = read_frame(_as_bytes(data))
         verify(frame)
         header = frame.header
-        message = self._in_flight.get(header.correlation_id)
-        if message is None or header.attempt != message.attempt:
+        key = (header.correlation_id, header.attempt)
+        message = self._in_flight.get(key)
+        if message is None:
             if not 1 <= header.correlation_id <= self._newest:
                 raise InvalidInput("correlation_id", f"1 to {self._newest}", header.correlation_id)
-            self._reassembler.discard((header.correlation_id, header.attempt))
+            self._reassembler.discard(key)
             if header.last_chunk:
                 self._on_late()
             return
@@ -252,8 +281,9 @@ class Connection:
 
     def _settle(self, message: Message, reply: Frame | None, error: ColibriError | None) -> None:
         with self._lock:
-            if self._in_flight.pop(message.correlation_id, None) is None:
+            if self._in_flight.pop(message.key, None) is None:
                 return
+            message.done_at = self._heard_at if reply is not None else self._clock()
             message.reply = reply
             message.error = error
             wake, message.wake = message.wake, None
@@ -272,19 +302,21 @@ class Connection:
         if wake is not None:
             wake.release()
 
-    def _time_out(self, message: Message, deadline: Deadline, wait_s: float) -> None:
-        if deadline.expired(self._clock):
-            error: ColibriError = DeadlineExpired(
-                f"{self.peer}: the deadline passed before its answer came", peer=self.peer
-            )
-        else:
-            error = WorkerLost(f"{self.peer}: no answer within {wait_s:g} s", peer=self.peer)
-            if self._heard_at < message.sent_at:
-                # Nothing at all came: hung or cut off. The rest in flight would only wait as long again.
-                self.fail(error)
-                return
-        self._settle(message, None, error)
-        self.abandon(message)
+    def _cancel(self, message: Message) -> None:
+        correlation_id, attempt = message.key
+        cancel = Header(
+            kind=expert_pb2.FRAME_KIND_CANCEL,
+            correlation_id=correlation_id,
+            attempt=attempt,
+            last_chunk=True,
+            incarnation=self.endpoint.incarnation,
+        )
+        try:
+            self._link.send(write_frame(cancel), 0.0)
+        except WorkerLost as error:
+            self.fail(error)
+        except DeadlineExpired:
+            return
 
 
 def _as_bytes(data: memoryview) -> bytes:

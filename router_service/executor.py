@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from colibri.deadline import Deadline
 from colibri.errors import ColibriError
 from colibri.kernels.api import F32, U32, Array, UnitBatch
-from colibri.placement import Membership
-from colibri.router_service.plan_types import Dispatch, LayerPlan
+from colibri.placement import Membership, Placement
+from colibri.router_service.plan_types import Dispatch, LayerPlan, OwnerTable
 from colibri.router_service.stats import ExchangeTimes, Recorder
 
 #: run_units(layer, rows [R, hidden], batch) -> (fp32 [U, hidden], unit_status u32 [U] of UnitStatus).
@@ -27,12 +27,24 @@ class PartResult:
     unit_status: U32
 
 
+class Answers(NamedTuple):
+    """One result per dispatch of `plan`, in their order; an error concerns that dispatch alone. `plan` is the layer's
+    as planned, or with the dispatches that were sent again, elsewhere, in place of those that failed."""
+
+    plan: LayerPlan
+    results: list[PartResult | ColibriError]
+
+
 class ExpertExecutor(Protocol):
     """Runs the dispatches of one layer. Safe to call from several threads."""
 
     @property
     def max_rows(self) -> int | None:
         """Rows of one dispatch; None: any number."""
+        ...
+
+    def table(self, layer: int, membership: Membership) -> OwnerTable:
+        """Who answers for each expert of a layer now."""
         ...
 
     def run(
@@ -43,10 +55,9 @@ class ExpertExecutor(Protocol):
         membership: Membership,
         deadline: Deadline,
         priority: int,
-    ) -> list[PartResult | ColibriError]:
-        """x [rows, hidden] in the row dtype. One result per dispatch, in their order; an error concerns
-        that dispatch alone. Every dispatch is under way before any result is waited for, and every wait is
-        bounded."""
+    ) -> Answers:
+        """x [rows, hidden] in the row dtype. Every dispatch is under way before any result is waited for, and every
+        wait is bounded."""
         ...
 
     def times(self) -> ExchangeTimes:
@@ -71,6 +82,17 @@ class LocalExecutor:
     def __init__(self, run_units: RunUnits) -> None:
         self._run_units = run_units
         self._times = Recorder(ExchangeTimes())
+        self._tables: tuple[Placement, dict[int, OwnerTable]] | None = None
+
+    def table(self, layer: int, membership: Membership) -> OwnerTable:
+        placement = membership.placement
+        tables = self._tables
+        if tables is None or tables[0] is not placement:
+            tables = self._tables = (placement, {})
+        table = tables[1].get(layer)
+        if table is None:
+            table = tables[1][layer] = OwnerTable.of(placement.owner(layer), len(placement.workers))
+        return table
 
     def run(
         self,
@@ -80,7 +102,7 @@ class LocalExecutor:
         membership: Membership,
         deadline: Deadline,
         priority: int,
-    ) -> list[PartResult | ColibriError]:
+    ) -> Answers:
         start = time.perf_counter()
         results: list[PartResult | ColibriError] = []
         failed = 0
@@ -97,7 +119,7 @@ class LocalExecutor:
         self._times.add(
             ExchangeTimes(1, messages, failed_messages=failed, wait_s=spent, worker_compute_s=spent)
         )
-        return results
+        return Answers(plan, results)
 
     def times(self) -> ExchangeTimes:
         return self._times.snapshot()

@@ -8,8 +8,9 @@ from colibri.kernels.api import GateResult, UnitBatch
 from colibri.router_service.plan_types import Dispatch, LayerPlan, OwnerTable
 
 
-class _Work:
-    """What one worker gets, as it is found. An entry is (expert, local row, slot, local unit, weight)."""
+class Work:
+    """What one worker gets, as it is found, by row and slot. An entry is (expert, local row, slot, local unit,
+    weight)."""
 
     __slots__ = ("entries", "rows", "unit_first_slot", "unit_row", "unit_slots")
 
@@ -20,13 +21,28 @@ class _Work:
         self.unit_first_slot: list[int] = []
         self.unit_slots: list[int] = []
 
+    def begin_unit(self, row: int, slot: int) -> None:
+        if not self.rows or self.rows[-1] != row:
+            self.rows.append(row)
+        self.unit_row.append(row)
+        self.unit_first_slot.append(slot)
+        self.unit_slots.append(1)
+
+    def extend_unit(self) -> None:
+        """By the next slot, whose entry is added next."""
+        self.unit_slots[-1] += 1
+
+    def add_entry(self, expert: int, slot: int, weight: float) -> None:
+        """To the unit begun last."""
+        self.entries.append((expert, len(self.rows) - 1, slot, len(self.unit_row) - 1, weight))
+
 
 def plan_small(gate: GateResult, table: OwnerTable) -> LayerPlan:
     """Same result as plan_large, whatever the size. Raises IndexError when an expert is out of range."""
     owners = table.owners
     ok: list[bool] = gate.ok.tolist()
     weights: list[list[float]] = gate.weights.tolist()
-    work: dict[int, _Work] = {}
+    work: dict[int, Work] = {}
     terms: list[tuple[int, int]] = []
     row_offsets = [0]
     for row, ids in enumerate(gate.experts.tolist()):
@@ -36,7 +52,8 @@ def plan_small(gate: GateResult, table: OwnerTable) -> LayerPlan:
                 worker = owners[expert]
                 mine = work.get(worker)
                 if mine is None:
-                    mine = work[worker] = _Work()
+                    mine = work[worker] = Work()
+                # Work's own steps, in line: the calls would cost as much as all else here.
                 if worker == prefix and slot > 0:
                     mine.unit_slots[-1] += 1
                 else:
@@ -57,11 +74,12 @@ def plan_small(gate: GateResult, table: OwnerTable) -> LayerPlan:
         [*(order.index(worker) for worker, _ in terms), *(index for _, index in terms), *row_offsets],
         dtype=np.uint32,
     )
-    dispatches = tuple([_dispatch(worker, work[worker]) for worker in order])
+    dispatches = tuple([make_dispatch(worker, work[worker]) for worker in order])
     return LayerPlan(dispatches, flat[:t], flat[t : 2 * t], flat[2 * t :])
 
 
-def _dispatch(worker: int, work: _Work) -> Dispatch:
+def make_dispatch(worker: int, work: Work) -> Dispatch:
+    """The message of what was found for one worker."""
     work.entries.sort()
     groups: dict[int, int] = {}
     for entry in work.entries:

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from colibri.errors import InvalidInput
 from colibri.kernels.api import U32, UnitBatch
 
+#: In place of a worker: none that could answer is alive.
+NOBODY = -1
+
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
@@ -29,7 +32,8 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """Dispatches by ascending worker, and the arguments of Backend.merge for their results in the same order.
+    """Dispatches by ascending worker (but see replan.splice), and the arguments of Backend.merge for their results in
+    the same order.
 
     part, index u32 [T]: dispatch and unit of each term, by (row, first slot); row_offsets u32 [rows + 1]:
     terms of each row; a row that is not ok has none.

@@ -30,6 +30,8 @@ class FailoverPolicy:
     wait_for_holder_s: float = 20.0
 
     def __post_init__(self) -> None:
+        if self.hedge and not self.failover:
+            raise ConfigError("hedge", "off without failover", "on")
         if not 0.0 <= self.hedge_budget <= 1.0:
             raise ConfigError("hedge_budget", "hedges per message, 0 to 1", self.hedge_budget)
         if not self.hedge_burst >= 1.0:

@@ -13,7 +13,7 @@ from colibri.errors import BadRow, ColibriError, InvalidInput
 from colibri.kernels.api import F32, MAX_TOP_K, Array, Backend, ComputeMode, GateResult, PackedLinear
 from colibri.placement import Directory, Membership, Placement
 from colibri.router_service.executor import ExpertExecutor, PartResult
-from colibri.router_service.plan import OwnerTable, plan_rows
+from colibri.router_service.plan import plan_rows
 from colibri.router_service.plan_types import LayerPlan
 from colibri.router_service.stats import ExchangeTimes, Recorder, RouterTimes
 
@@ -61,7 +61,7 @@ class MoeRouter:
         self._executor = executor
         self._row_dtype = _ROW_DTYPES[mode]
         self._times = Recorder(RouterTimes())
-        self._tables: tuple[Placement, dict[int, OwnerTable]] | None = None
+        self._checked: Placement | None = None
 
     def gate(self, layer: int, x: Array) -> GateResult:
         """x [rows, hidden] in the mode's row dtype (fp32, or bf16 as uint16). Raises InvalidInput."""
@@ -100,12 +100,13 @@ class MoeRouter:
     ) -> MoeResult:
         """`first`: number of x's first row in the caller's batch; failed rows count as there."""
         placement = membership.placement
+        self._check_placement(placement)
         t0 = time.perf_counter()
         gate = self._backend.gate(x, self._gates[layer], self.top_k)
         t1 = time.perf_counter()
-        plan = plan_rows(gate, self._table(placement, layer))
+        plan = plan_rows(gate, self._executor.table(layer, membership))
         t2 = time.perf_counter()
-        results = self._executor.run(layer, x, plan, membership, deadline, priority)
+        plan, results = self._executor.run(layer, x, plan, membership, deadline, priority)
         t3 = time.perf_counter()
         failed = _failed_rows(layer, first, gate, plan, results)
         rows = self._merge(plan, results, len(x))
@@ -122,17 +123,12 @@ class MoeRouter:
             expected = f"{self._row_dtype} [rows, {self.hidden}] ({self.mode.value} mode)"
             raise InvalidInput("x", expected, f"{x.dtype} {list(x.shape)}")
 
-    def _table(self, placement: Placement, layer: int) -> OwnerTable:
-        tables = self._tables
-        if tables is None or tables[0] is not placement:
+    def _check_placement(self, placement: Placement) -> None:
+        if placement is not self._checked:
             if (placement.layers, placement.experts) != (self.layers, self.experts):
                 expected = f"{self.layers} layers of {self.experts} experts"
                 raise InvalidInput("placement", expected, f"{placement.layers} of {placement.experts}")
-            tables = self._tables = (placement, {})
-        table = tables[1].get(layer)
-        if table is None:
-            table = tables[1][layer] = OwnerTable.of(placement.owner(layer), len(placement.workers))
-        return table
+            self._checked = placement
 
     def _merge(self, plan: LayerPlan, results: Sequence[PartResult | ColibriError], rows: int) -> F32:
         if not plan.dispatches:

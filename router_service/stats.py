@@ -42,6 +42,20 @@ class ExchangeTimes:
     worker_compute_s: float = 0.0
 
 
+@dataclass(slots=True)
+class RoutingEvents:
+    """Sums over what went wrong and what was done about it; see RoutingStats."""
+
+    failovers: int = 0
+    timeouts: int = 0
+    hedges: int = 0
+    hedges_won: int = 0
+    bad_replies: int = 0
+    refusals: int = 0
+    ejections: int = 0
+    waits_for_holder: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class RoutingStats:
     """Sums since the start, as colibri.v1.RoutingInfo has them.
@@ -90,7 +104,7 @@ class WorkerHealth:
     rows_sent: int
 
 
-Times = TypeVar("Times", RouterTimes, ExchangeTimes)
+Times = TypeVar("Times", RouterTimes, ExchangeTimes, RoutingEvents)
 
 
 class Recorder(Generic[Times]):

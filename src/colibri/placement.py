@@ -29,6 +29,7 @@ class Placement:
     workers: tuple[str, ...]
     holders: tuple[tuple[tuple[int, ...], ...], ...]
     _owners: tuple[NDArray[np.uint32], ...] = field(init=False, repr=False, compare=False)
+    _partners: tuple[frozenset[int], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.epoch < 1:
@@ -36,6 +37,7 @@ class Placement:
         if len(set(self.workers)) != len(self.workers):
             raise InvalidInput("placement.workers", "names that differ", self.workers)
         owners = []
+        partners: list[set[int]] = [set() for _ in self.workers]
         for layer, experts in enumerate(self.holders):
             if len(experts) != len(self.holders[0]):
                 raise InvalidInput(
@@ -49,10 +51,15 @@ class Placement:
                     raise InvalidInput(name, "workers that differ", holders)
                 if min(holders) < 0 or max(holders) >= len(self.workers):
                     raise InvalidInput(name, f"indices below {len(self.workers)}", holders)
+                if len(holders) > 1:
+                    for holder in holders:
+                        partners[holder].update(holders)
             owner = np.array([holders[0] for holders in experts], np.uint32)
             owner.flags.writeable = False
             owners.append(owner)
         object.__setattr__(self, "_owners", tuple(owners))
+        stand_ins = tuple(frozenset(others - {index}) for index, others in enumerate(partners))
+        object.__setattr__(self, "_partners", stand_ins)
 
     @property
     def layers(self) -> int:
@@ -65,6 +72,10 @@ class Placement:
     def owner(self, layer: int) -> NDArray[np.uint32]:
         """First holder of each expert of a layer: uint32 [experts], read-only; made once per snapshot."""
         return self._owners[layer]
+
+    def partners(self, worker_index: int) -> frozenset[int]:
+        """The workers that also hold some expert of this one."""
+        return self._partners[worker_index]
 
     def experts_of(self, worker_index: int) -> list[tuple[int, int]]:
         """(layer, expert) ids that a worker holds, as first choice or replica, ascending."""

@@ -23,9 +23,12 @@ from colibri.errors import (
 )
 from colibri.kernels.api import ComputeMode
 from colibri.placement import Directory, Membership, WorkerEndpoint
+from colibri.router_service.policy import FailoverPolicy
 from colibri.rpc.server import Service, build_server
 from colibri.v1 import expert_pb2, expert_pb2_grpc
 from tests.support.expert_servers import MoeBench, membership_of
+
+OFF = FailoverPolicy(failover=False, hedge=False)
 
 
 @pytest.fixture
@@ -59,7 +62,7 @@ def test_another_life_at_the_address(bench: MoeBench) -> None:
     with bench.worker("w0", incarnation=7) as server:
         endpoint = WorkerEndpoint("w0", 6, server.target)
         directory = Directory(Membership(bench.spread(1), {"w0": endpoint}))
-        with bench.remote(directory) as (router, _):
+        with bench.remote(directory, policy=OFF) as (router, _):
             for error in router.forward(0, x).failed.values():
                 assert isinstance(error, WorkerLost)
                 assert "expected w0, incarnation 6" in error.message
@@ -139,7 +142,7 @@ def test_nobody_listens_or_nobody_answers(bench: MoeBench, deaf: str) -> None:
     x = bench.rows(np.random.default_rng(16), 2)
     for target, within in ((f"unix:{bench.folder}/nobody", 1.0), ("127.0.0.1:1", 1.0), (deaf, 2.0)):
         directory = Directory(Membership(bench.spread(1), {"w0": WorkerEndpoint("w0", 1, target)}))
-        with bench.remote(directory, connect_s=0.5) as (router, _):
+        with bench.remote(directory, policy=OFF, connect_s=0.5) as (router, _):
             start = time.monotonic()
             result = router.forward(0, x)
             assert time.monotonic() - start < within

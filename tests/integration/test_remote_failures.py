@@ -1,4 +1,5 @@
-"""What goes wrong with one worker has a bound, a name and no effect on the rows of others."""
+"""What goes wrong with one worker has a bound, a name and no effect on the rows of others: here without failover, so
+that each failure shows as it is."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +24,11 @@ from colibri.errors import (
 )
 from colibri.kernels.api import F32, U32, Array, ComputeMode, UnitBatch
 from colibri.placement import Directory
+from colibri.router_service.policy import FailoverPolicy
 from colibri.router_service.router import MoeResult, MoeRouter
 from tests.support.expert_servers import MoeBench, membership_of
+
+OFF = FailoverPolicy(failover=False, hedge=False)
 
 
 @pytest.fixture
@@ -63,7 +68,7 @@ def test_an_expert_that_is_not_loaded(bench: MoeBench) -> None:
     x = bench.rows(np.random.default_rng(6), 24)
     with bench.workers(2) as servers:
         directory = Directory(membership_of(bench.spread(2), *servers.values()))
-        with bench.remote(directory) as (router, _):
+        with bench.remote(directory, policy=OFF) as (router, _):
             servers["w1"].store.unload([(0, expert) for expert in range(bench.experts)])
             for error in only_rows_of(bench, router, 0, x, router.forward(0, x), 1):
                 assert isinstance(error, ExpertNotLoaded)
@@ -76,7 +81,7 @@ def test_a_stale_epoch(bench: MoeBench) -> None:
     x = bench.rows(np.random.default_rng(7), 24)
     with bench.workers(2) as servers:
         directory = Directory(membership_of(bench.spread(2), *servers.values()))
-        with bench.remote(directory) as (router, _):
+        with bench.remote(directory, policy=OFF) as (router, _):
             assert router.forward(0, x).failed == {}
             servers["w0"].worker.epochs.retire_below(5)
             for error in only_rows_of(bench, router, 0, x, router.forward(0, x), 0):
@@ -91,7 +96,7 @@ def test_a_full_queue(bench: MoeBench) -> None:
     x = bench.rows(np.random.default_rng(8), 1)
     with bench.worker("w0", run=gate.run, max_queued=1) as server, ThreadPoolExecutor(8) as threads:
         directory = Directory(membership_of(bench.spread(1), server))
-        with bench.remote(directory) as (router, _):
+        with bench.remote(directory, policy=OFF) as (router, _):
             waiting = [threads.submit(router.forward, 0, x)]
             assert gate.begun.acquire(timeout=10)
             waiting += [threads.submit(router.forward, 0, x) for _ in range(6)]
@@ -147,7 +152,7 @@ def test_a_worker_that_hangs_without_a_deadline(bench: MoeBench) -> None:
     x = bench.rows(np.random.default_rng(10), 24)
     with bench.worker("w0") as w0, bench.worker("w1", run=gate.run) as w1:
         directory = Directory(membership_of(bench.spread(2), w0, w1))
-        with bench.remote(directory, wait_s=0.3) as (router, _):
+        with bench.remote(directory, policy=replace(OFF, deadline_ceiling_s=0.3)) as (router, _):
             start = time.monotonic()
             result = router.forward(0, x)
             assert time.monotonic() - start < 3
@@ -165,7 +170,7 @@ def test_a_lost_worker_fails_its_rows_at_once_and_its_next_life_serves(bench: Mo
         w0 = stack.enter_context(bench.worker("w0"))
         w1 = stack.enter_context(bench.worker("w1", run=gate.run))
         directory = Directory(membership_of(bench.spread(2), w0, w1))
-        router, executor = stack.enter_context(bench.remote(directory))
+        router, executor = stack.enter_context(bench.remote(directory, policy=OFF))
         waiting = [threads.submit(router.forward, 0, x) for _ in range(3)]
         assert gate.begun.acquire(timeout=10)
         time.sleep(0.1)
@@ -198,7 +203,7 @@ def test_a_worker_that_leaves_the_directory_fails_whoever_waits_for_it(bench: Mo
     x = bench.rows(np.random.default_rng(12), 24)
     with bench.worker("w0") as w0, bench.worker("w1", run=gate.run) as w1, ThreadPoolExecutor(1) as threads:
         directory = Directory(membership_of(bench.spread(2), w0, w1))
-        with bench.remote(directory) as (router, _):
+        with bench.remote(directory, policy=OFF) as (router, _):
             waiting = threads.submit(router.forward, 0, x)
             assert gate.begun.acquire(timeout=10)
             directory.publish(membership_of(bench.spread(2), w0))

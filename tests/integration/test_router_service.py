@@ -23,7 +23,7 @@ from colibri.errors import Busy, ColibriError, WorkerLost
 from colibri.kernels.api import F32, U32, Array, ComputeMode, UnitBatch
 from colibri.kernels.reference.floats import to_rows
 from colibri.placement import Directory, Membership
-from colibri.router_service.executor import LocalExecutor, PartResult
+from colibri.router_service.executor import Answers, LocalExecutor
 from colibri.router_service.plan import LayerPlan
 from colibri.router_service.router import MoeRouter
 from colibri.router_service.servicer import SERVICE, RouterServicer, max_message_bytes
@@ -228,10 +228,10 @@ class Recording(LocalExecutor):
 
     def run(
         self, layer: int, x: Array, plan: LayerPlan, membership: Membership, deadline: Deadline, priority: int
-    ) -> list[PartResult | ColibriError]:
+    ) -> Answers:
         self.asked.append((deadline, priority))
         if self.error is not None:
-            return [self.error for _ in plan.dispatches]
+            return Answers(plan, [self.error for _ in plan.dispatches])
         return super().run(layer, x, plan, membership, deadline, priority)
 
 

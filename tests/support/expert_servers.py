@@ -23,6 +23,7 @@ from colibri.numerics import ExpertNumerics
 from colibri.placement import Directory, Membership, Placement, WorkerEndpoint, spread
 from colibri.router_service.executor import ExpertExecutor, LocalExecutor
 from colibri.router_service.handshake import RouterIdentity
+from colibri.router_service.policy import FailoverPolicy
 from colibri.router_service.remote import RemoteExecutor
 from colibri.router_service.router import MoeRouter
 from colibri.transport.link import LinkKind
@@ -125,8 +126,9 @@ class MoeBench:
             names = [f"w{index}" for index in range(count)]
             yield {name: stack.enter_context(self.worker(name, transport, run=run)) for name in names}
 
-    def spread(self, count: int, epoch: int = 1) -> Placement:
-        return spread(self.layers, self.experts, [f"w{index}" for index in range(count)], epoch=epoch)
+    def spread(self, count: int, epoch: int = 1, replicas: int = 1) -> Placement:
+        names = [f"w{index}" for index in range(count)]
+        return spread(self.layers, self.experts, names, replicas, epoch)
 
     def router(self, directory: Directory, executor: ExpertExecutor) -> MoeRouter:
         return MoeRouter(self.backend, self.mode, self.gates, self.top_k, directory, executor)
@@ -140,18 +142,18 @@ class MoeBench:
         self,
         directory: Directory,
         *,
-        wait_s: float = 30.0,
         connect_s: float = 5.0,
         identity: RouterIdentity | None = None,
         link: LinkKind = LinkKind.GRPC,
+        policy: FailoverPolicy | None = None,
     ) -> Iterator[tuple[MoeRouter, RemoteExecutor]]:
         executor = RemoteExecutor(
             identity or self.identity(),
             self.limits,
             directory,
             link=link,
-            wait_s=wait_s,
             connect_s=connect_s,
+            policy=policy,
         )
         try:
             yield self.router(directory, executor), executor

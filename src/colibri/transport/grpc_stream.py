@@ -57,6 +57,10 @@ class GrpcStreamLink:
     def peer(self) -> str:
         return self._peer
 
+    @property
+    def lost(self) -> str | None:
+        return self._lost
+
     def send(self, parts: Sequence[bytes | memoryview], timeout_s: float = SEND_TIMEOUT_S) -> None:
         """See Link.send. The parts are joined before the call returns, so their memory may then be reused."""
         if self._lost is None and not self._outbox.put(b"".join(parts), timeout_s) and self._lost is None:

@@ -35,6 +35,11 @@ class Link(Protocol):
         """Name of the worker, used in every error."""
         ...
 
+    @property
+    def lost(self) -> str | None:
+        """Why the link is dead or closed; None while it lives. Known without sending or receiving."""
+        ...
+
     def send(self, parts: Sequence[bytes | memoryview], timeout_s: float = SEND_TIMEOUT_S) -> None:
         """Sends one frame made of `parts`. Frames leave in the order of the calls; the call returns once the
         frame is queued (the queue is bounded in bytes).

@@ -80,6 +80,10 @@ class SharedMemoryLink:
     def peer(self) -> str:
         return self._peer
 
+    @property
+    def lost(self) -> str | None:
+        return self._lost
+
     def send(self, parts: Sequence[bytes | memoryview], timeout_s: float = SEND_TIMEOUT_S) -> None:
         """See Link.send. The parts are copied before the call returns."""
         try:

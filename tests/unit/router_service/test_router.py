@@ -14,7 +14,7 @@ from colibri.kernels.api import F32, U32, Array, ComputeMode, PackedExpert, Pack
 from colibri.kernels.reference import ReferenceBackend
 from colibri.kernels.reference.floats import to_rows
 from colibri.placement import Directory, Membership, Placement, spread
-from colibri.router_service.executor import LocalExecutor, PartResult
+from colibri.router_service.executor import Answers, LocalExecutor
 from colibri.router_service.plan import LayerPlan
 from colibri.router_service.router import MoeRouter
 from colibri.router_service.stats import ExchangeTimes, minus
@@ -131,9 +131,10 @@ class Failing(LocalExecutor):
 
     def run(
         self, layer: int, x: Array, plan: LayerPlan, membership: Membership, deadline: Deadline, priority: int
-    ) -> list[PartResult | ColibriError]:
-        results = super().run(layer, x, plan, membership, deadline, priority)
-        return [self.errors.get(d.worker, r) for d, r in zip(plan.dispatches, results, strict=True)]
+    ) -> Answers:
+        plan, results = super().run(layer, x, plan, membership, deadline, priority)
+        failed = [self.errors.get(d.worker, r) for d, r in zip(plan.dispatches, results, strict=True)]
+        return Answers(plan, failed)
 
 
 def test_rows_of_a_lost_worker_fail_with_its_error() -> None:
@@ -207,7 +208,7 @@ class Narrow(LocalExecutor):
 
     def run(
         self, layer: int, x: Array, plan: LayerPlan, membership: Membership, deadline: Deadline, priority: int
-    ) -> list[PartResult | ColibriError]:
+    ) -> Answers:
         assert all(len(dispatch.rows) <= 4 for dispatch in plan.dispatches)
         return super().run(layer, x, plan, membership, deadline, priority)
 

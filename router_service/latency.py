@@ -1,0 +1,128 @@
+"""How long a worker's answers take, and what follows: when a message is late, and when it is lost.
+
+Kept for each worker by message size, in powers of two of its entries. Nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from colibri.router_service.policy import FailoverPolicy
+
+#: Answers that count: the last so many of a size.
+SAMPLES = 256
+#: Of them, those whose time of arrival is known (see Window.add).
+EXACT_SAMPLES = 64
+#: Fewer measure nothing.
+WARM_SAMPLES = 16
+#: Bounds are computed anew after so many answers.
+_REFRESH = 32
+#: Exact answers that make a median.
+_ENOUGH = 8
+#: Sizes: entries of one message are below 2^29 (FrameLimits).
+_SIZES = 30
+#: Without any measurement, so many entries are given the cold deadline, and larger messages more in proportion.
+_COLD_ENTRIES = 32
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """The smallest value with at least the share `q` at or below it; 0 of none."""
+    ordered = sorted(values)
+    return ordered[math.ceil(q * (len(ordered) - 1))] if ordered else 0.0
+
+
+class Window:
+    """The last answers to messages of one size, in seconds. hedge_after, deadline_after: counted from sending."""
+
+    __slots__ = ("_exact", "_measured", "_model", "count", "deadline_after", "exact_count", "hedge_after")
+
+    def __init__(self, model: LatencyModel) -> None:
+        self._model = model
+        self._measured = [0.0] * SAMPLES
+        self._exact = [0.0] * EXACT_SAMPLES
+        self.count = 0
+        self.exact_count = 0
+        self.hedge_after = math.inf
+        self.deadline_after = math.inf
+
+    def add(self, seconds: float, exact: bool) -> None:
+        """exact: the answer was waited for when it came. Otherwise it lay there, perhaps for long, and `seconds` is
+        only an upper bound: good for bounds, no evidence of slowness. Threads may race: a sample may get lost."""
+        count = self.count
+        self._measured[count & (SAMPLES - 1)] = seconds
+        if exact:
+            self._exact[self.exact_count & (EXACT_SAMPLES - 1)] = seconds
+            self.exact_count += 1
+        self.count = count = count + 1
+        if count % _REFRESH == WARM_SAMPLES:
+            self._model.refresh()
+
+    @property
+    def warm(self) -> bool:
+        return self.count >= WARM_SAMPLES
+
+    def measured(self) -> list[float]:
+        return self._measured[: self.count]
+
+    def last_exact(self, most: int) -> list[float]:
+        """Up to so many of the last exact ones, in no order."""
+        count = self.exact_count
+        return [
+            self._exact[n % EXACT_SAMPLES] for n in range(max(0, count - min(most, EXACT_SAMPLES)), count)
+        ]
+
+    def median(self) -> float:
+        """Of the exact ones; 0 of too few."""
+        return quantile(self.last_exact(EXACT_SAMPLES), 0.5) if self.exact_count >= _ENOUGH else 0.0
+
+    def forget_exact(self) -> None:
+        self.exact_count = 0
+
+
+class LatencyModel:
+    """One worker's windows, by `entries.bit_length()`."""
+
+    def __init__(self, policy: FailoverPolicy) -> None:
+        self._policy = policy
+        self.windows = tuple(Window(self) for _ in range(_SIZES))
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Computes the bounds of all sizes from what was measured.
+
+        A size without enough answers is judged by the nearest smaller one, as if time grew with the entries, and at
+        least as a cold one; without a smaller one by the next larger one, which takes longer.
+        """
+        measured = {
+            size: quantile(window.measured(), 0.99) for size, window in enumerate(self.windows) if window.warm
+        }
+        for size, window in enumerate(self.windows):
+            window.hedge_after, window.deadline_after = self._bounds(size, measured)
+
+    def forget_exact(self) -> None:
+        for window in self.windows:
+            window.forget_exact()
+
+    def percentile(self, q: float) -> float:
+        """Over the answers of all sizes; 0 before any."""
+        return quantile([value for window in self.windows for value in window.measured()], q)
+
+    def _bounds(self, size: int, measured: dict[int, float]) -> tuple[float, float]:
+        policy = self._policy
+        if not policy.failover:
+            return math.inf, policy.deadline_ceiling_s
+        usual, cold = measured.get(size), 0.0
+        if usual is None:
+            cold = policy.deadline_cold_s
+            smaller = max((other for other in measured if other < size), default=None)
+            if smaller is not None:
+                usual = measured[smaller] * 2.0 ** (size - smaller)
+            elif measured:
+                usual = measured[min(measured)]
+            else:
+                cold *= max(1.0, 2.0**size / _COLD_ENTRIES)
+                return math.inf, min(cold, policy.deadline_ceiling_s)
+        late = max(1.5 * usual, policy.hedge_floor_s)
+        lost = max(6.0 * usual, policy.deadline_floor_s, cold)
+        return late, min(lost, policy.deadline_ceiling_s)

@@ -1,0 +1,126 @@
+"""What a router knows of one life of a worker."""
+
+from __future__ import annotations
+
+import threading
+
+from colibri.errors import ColibriError
+from colibri.placement import WorkerEndpoint
+from colibri.router_service.connection import Connection
+from colibri.router_service.health import Health
+from colibri.router_service.hedge import QueueTrend
+from colibri.router_service.latency import LatencyModel
+from colibri.router_service.policy import FailoverPolicy
+from colibri.router_service.stats import HealthState, WorkerHealth
+
+#: After a failed attempt to connect, or a connection that did not last, the next attempt waits: at first, at most,
+#: seconds.
+_RETRY_S, _LONGEST_RETRY_S = 0.05, 1.0
+_LASTING_S = 1.0
+
+
+class Peer:
+    """`connection`, `failure`, `tries` and `health` change under the fleet's lock; anyone may read them.
+
+    failure: why there is no connection; tries: attempts to connect that have ended; failures: of them in a row;
+    retry_s: wait before the next; busy_until: it refused lately, for want of room; keeper: the thread that brings it
+    into use, if any; over: nobody needs this life any more.
+    """
+
+    __slots__ = (
+        "_connected_at",
+        "_judged_at",
+        "_rows_before",
+        "busy_until",
+        "connection",
+        "endpoint",
+        "failure",
+        "failures",
+        "health",
+        "keeper",
+        "latency",
+        "over",
+        "queue",
+        "retry_s",
+        "tries",
+    )
+
+    def __init__(self, endpoint: WorkerEndpoint, policy: FailoverPolicy) -> None:
+        self.endpoint = endpoint
+        self.connection: Connection | None = None
+        self.failure: ColibriError | None = None
+        self.tries = 0
+        self.failures = 0
+        self.retry_s = 0.0
+        self.health = Health()
+        self.latency = LatencyModel(policy)
+        self.queue = QueueTrend()
+        self.busy_until = 0.0
+        self.keeper: threading.Thread | None = None
+        self.over = threading.Event()
+        self._judged_at = [0] * len(self.latency.windows)
+        self._rows_before = 0
+        self._connected_at = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.endpoint.name
+
+    @property
+    def rows_sent(self) -> int:
+        connection = self.connection
+        return self._rows_before + (0 if connection is None else connection.rows_sent)
+
+    def install(self, connection: Connection, now: float) -> None:
+        self.connection = connection
+        self.failure = None
+        self._connected_at = now
+
+    def lose(self, error: ColibriError, now: float) -> None:
+        """The connection ended, or could not be made."""
+        connection, self.connection = self.connection, None
+        self.failure = error
+        if connection is not None:
+            self._rows_before += connection.rows_sent
+            if now - self._connected_at >= _LASTING_S:
+                self.failures, self.retry_s = 0, 0.0
+                return
+        self.failures += 1
+        self.retry_s = min(max(2 * self.retry_s, _RETRY_S), _LONGEST_RETRY_S)
+
+    def fresh_sizes(self, least: int) -> list[tuple[int, list[float]]]:
+        """Sizes of which at least so many answers came since the last call that named them, and those answers."""
+        found = []
+        for size, window in enumerate(self.latency.windows):
+            fresh = window.exact_count - self._judged_at[size]
+            if fresh >= least:
+                found.append((size, window.last_exact(fresh)))
+                self._judged_at[size] = window.exact_count
+        return found
+
+    def median(self, size: int) -> float:
+        """Of the answers whose time is known; 0 of too few."""
+        return self.latency.windows[size].median()
+
+    def smallest_median(self) -> float:
+        """Of the smallest messages that were measured; 0: of none."""
+        return next((value for window in self.latency.windows if (value := window.median())), 0.0)
+
+    def forget_slowness(self) -> None:
+        """It answers well again: what was measured before is no evidence any more."""
+        self.latency.forget_exact()
+        self._judged_at = [0] * len(self.latency.windows)
+
+    def report(self) -> WorkerHealth:
+        connection = self.connection
+        state = self.health.state
+        if connection is None and not self.health.out:
+            state = HealthState.UNKNOWN if self.failure is None else HealthState.LOST
+        return WorkerHealth(
+            state,
+            self.endpoint.incarnation,
+            "" if connection is None else connection.link_kind.value,
+            self.latency.percentile(0.5),
+            self.latency.percentile(0.99),
+            self.rows_sent,
+        )

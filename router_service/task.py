@@ -1,0 +1,147 @@
+"""One dispatch on its way to an answer, with whatever is done about it meanwhile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from colibri.errors import ColibriError
+from colibri.placement import Membership
+from colibri.router_service.connection import Connection, Message
+from colibri.router_service.executor import Answers, PartResult
+from colibri.router_service.latency import Window
+from colibri.router_service.peer import Peer
+from colibri.router_service.plan_types import Dispatch, LayerPlan
+from colibri.router_service.replan import splice
+
+#: How long a connection is not to be tried again: until a time, as long as a membership is in force, or for good.
+Bar = float | Membership | None
+
+
+class Split:
+    """A task's units on their way elsewhere. hedge: because what was sent first is late, not because it failed."""
+
+    __slots__ = ("hedge", "plan", "tasks")
+
+    def __init__(self, plan: LayerPlan, tasks: list[Task], hedge: bool) -> None:
+        self.plan = plan
+        self.tasks = tasks
+        self.hedge = hedge
+
+
+class Task:
+    """Settled once it has `result`, or `other` is settled in its place, or `error` is final.
+
+    message: under way now, to `peer` over `connection`; hedge_at, deadline_at: when it is late, and when lost; window:
+    where its time is noted. error: why the last message failed. barred: connections that were tried; busy: refusals for
+    want of room. root: the task of the layer's plan that it stands in for, None: itself; attempts: messages sent for a
+    root, all in all. spare: the task whose late message this one hedges.
+    """
+
+    __slots__ = (
+        "attempts",
+        "barred",
+        "busy",
+        "connection",
+        "correlation_id",
+        "deadline_at",
+        "dispatch",
+        "error",
+        "hedge_at",
+        "message",
+        "other",
+        "overdue",
+        "peer",
+        "result",
+        "root",
+        "settled",
+        "spare",
+        "waiting",
+        "window",
+    )
+
+    connection: Connection
+    peer: Peer
+    window: Window
+
+    def __init__(self, dispatch: Dispatch, correlation_id: int, root: Task | None = None) -> None:
+        self.dispatch = dispatch
+        self.correlation_id = correlation_id
+        self.root = root
+        self.attempts = 0
+        self.message: Message | None = None
+        self.hedge_at = math.inf
+        self.deadline_at = math.inf
+        self.result: PartResult | None = None
+        self.error: ColibriError | None = None
+        self.other: Split | None = None
+        self.barred: dict[Connection, Bar] | None = None
+        self.waiting: Waiting | None = None
+        self.busy = 0
+        self.spare: Task | None = None
+        self.overdue = False
+        self.settled = False
+
+    def bar(self, connection: Connection, bar: Bar) -> None:
+        if self.barred is None:
+            self.barred = {}
+        self.barred[connection] = bar
+
+    def is_barred(self, connection: Connection, membership: Membership, now: float) -> bool:
+        if self.barred is None or connection not in self.barred:
+            return False
+        bar = self.barred[connection]
+        if isinstance(bar, Membership):
+            return bar is membership
+        return bar is None or now < bar
+
+    @property
+    def failed(self) -> bool:
+        """Whether some of its units have no answer, though it is settled."""
+        if self.result is not None:
+            return False
+        return self.other is None or any(child.failed for child in self.other.tasks)
+
+    def flights(self) -> Iterator[Task]:
+        """This task and those below it that have a message under way."""
+        if self.message is not None:
+            yield self
+        if self.other is not None:
+            for child in self.other.tasks:
+                yield from child.flights()
+
+    def drop(self) -> None:
+        """Nobody needs what is under way for it any more."""
+        for task in list(self.flights()):
+            if task.message is not None:
+                task.connection.abandon(task.message)
+                task.message = None
+
+
+class Waiting:
+    """A task that nobody can answer now. until: when it gives up; seen: the fleet's events when it last looked;
+    again_at: when a busy worker may be asked again."""
+
+    __slots__ = ("again_at", "seen", "until")
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+        self.seen = -1
+        self.again_at = math.inf
+
+
+def gather(plan: LayerPlan, tasks: list[Task]) -> Answers:
+    """What became of a plan whose tasks are all settled."""
+    replaced = {}
+    results: list[PartResult | ColibriError] = []
+    for number, task in enumerate(tasks):
+        if task.result is not None:
+            results.append(task.result)
+        elif task.other is not None:
+            replaced[number], found = gather(task.other.plan, task.other.tasks)
+            results += found
+        elif task.error is not None:
+            results.append(task.error)
+        else:
+            raise RuntimeError("a task without outcome")
+    return Answers(splice(plan, replaced), results)
