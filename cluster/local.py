@@ -120,11 +120,14 @@ class LocalLauncher:
         if slot.failure is not None:
             raise slot.failure
 
-    def failed(self, name: str) -> bool:
-        """Whether its first start came to nothing: no other follows, and it is to be removed."""
+    def is_up(self, name: str) -> bool:
+        """Whether that worker has served. Raises what its first start failed with: no other follows, and it is to be
+        removed."""
         with self._lock:
             slot = self._slots.get(name)
-        return slot is not None and slot.failure is not None
+        if slot is not None and slot.failure is not None:
+            raise slot.failure
+        return slot is not None and slot.up.is_set()
 
     def remove(self, name: str) -> None:
         """Ends a worker and forgets its name; returns when nothing is left of it. An unknown one is fine."""

@@ -7,8 +7,9 @@ round-robin, which is reported as oversubscribed: such workers take turns.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from colibri.cluster.topology import NumaNode, Topology
@@ -88,3 +89,21 @@ def _split(cores: Sequence[tuple[int, ...]], workers: int) -> list[tuple[tuple[i
         (tuple(sorted(cpu for unit in units[first:last] for cpu in unit)), False)
         for first, last in pairwise(bounds)
     ]
+
+
+def choose_pins(
+    planned: Sequence[WorkerPin], taken: Sequence[WorkerPin], count: int
+) -> tuple[WorkerPin, ...]:
+    """`count` of the `planned` places for workers that join others, whose own places stay: those that share the
+    fewest CPUs with them, and the first of those. Workers that do share are oversubscribed."""
+    used = Counter(cpu for pin in taken for cpu in pin.cpus)
+    left = list(planned)
+    chosen = []
+    for _ in range(count):
+        best = min(left or planned, key=lambda pin: sum(used[cpu] for cpu in pin.cpus) / len(pin.cpus))
+        if left:
+            left.remove(best)
+        shared = best.oversubscribed or any(used[cpu] for cpu in best.cpus)
+        chosen.append(replace(best, oversubscribed=shared))
+        used.update(best.cpus)
+    return tuple(chosen)

@@ -17,14 +17,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from colibri.cli.cluster_options import ClusterOptions
 from colibri.cli.compute_mode import choose_mode
 from colibri.cli.deployment import Deployment
 from colibri.cli.phases import Phases
 from colibri.cli.progress import Loading
 from colibri.cli.terminal import say
 from colibri.cluster.attached import AttachedWorkers, AttachOptions
+from colibri.cluster.desired import Desired
 from colibri.cluster.launch import LaunchOptions
 from colibri.cluster.local import LocalLauncher
+from colibri.cluster.manager import PlacementManager
 from colibri.cluster.pinning_plan import PinningPlan, plan_pinning
 from colibri.cluster.topology import discover
 from colibri.coordinator.decoder import DecoderStack
@@ -42,6 +45,7 @@ from colibri.numerics import EngineNumerics, ExpertNumerics
 from colibri.placement import Directory, Membership, spread
 from colibri.router_service.executor import LocalExecutor, RunUnits
 from colibri.router_service.handshake import RouterIdentity
+from colibri.router_service.policy import FailoverPolicy
 from colibri.router_service.remote import RemoteExecutor
 from colibri.router_service.router import MoeRouter
 from colibri.transport.address import parse_address
@@ -62,6 +66,7 @@ class DeploymentOptions:
     transport: str = "unix"
     link: LinkKind = LinkKind.AUTO
     engine: EngineOptions = field(default_factory=EngineOptions)
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
 
 
 def assemble(
@@ -86,11 +91,12 @@ def assemble(
         raise ConfigError(
             "--replicas", f"at most {options.workers} (the number of workers)", options.replicas
         )
-    plan = _plan(options.workers, options.backend, options.threads)
+    places = _places(options.backend, options.threads)
+    plan = places(options.workers)
     phases.mark("checkpoint")
 
     with contextlib.ExitStack() as undo:
-        launcher = None
+        launcher = manager = None
         if options.workers:
             placement = spread(
                 config.layers,
@@ -99,7 +105,15 @@ def assemble(
                 options.replicas,
             )
             launcher = LocalLauncher(
-                LaunchOptions(checkpoint.folder.resolve(), mode.value, options.transport, options.backend),
+                LaunchOptions(
+                    checkpoint.folder.resolve(),
+                    mode.value,
+                    options.transport,
+                    options.backend,
+                    memory=options.cluster.memory,
+                    allow_faults=options.cluster.allow_faults,
+                    networks=options.cluster.networks,
+                ),
                 placement,
                 plan.workers,
                 progress=lambda worker, done, total, nbytes: loading.update(f"worker {worker}", done, total),
@@ -138,9 +152,23 @@ def assemble(
         else:
             launcher.wait_serving()
             executor = _connect(
-                checkpoint, mode, expert_numerics, directory, "coordinator", options.link, undo
+                checkpoint,
+                mode,
+                expert_numerics,
+                directory,
+                "coordinator",
+                options.link,
+                options.cluster.policy,
+                undo,
             )
             phases.mark("connected")
+            manager = PlacementManager(
+                launcher,
+                Desired.of(placement, options.replicas),
+                lambda workers: places(workers).workers,
+                log=log,
+            )
+            undo.callback(manager.close)
         router = MoeRouter(backend, mode, gates, config.top_k, directory, executor)
         stack = DecoderStack(weights, backend)
         engine = Engine(stack, tokenizer, router, options.engine, numerics=numerics)
@@ -155,6 +183,7 @@ def assemble(
             router,
             engine,
             launcher,
+            manager,
             undo.pop_all(),
         )
 
@@ -187,7 +216,7 @@ def assemble_router(
     config = checkpoint.config
     mode = choose_mode(checkpoint, compute_mode, log)
     numerics = ExpertNumerics.of(backend_name, mode.value, config.dtype)
-    backend = _open_backend(backend_name, _plan(0, backend_name, threads))
+    backend = _open_backend(backend_name, _places(backend_name, threads)(0))
     undo.callback(backend.close)
     gates = _gates(checkpoint, backend)
     workers = AttachedWorkers(
@@ -199,14 +228,17 @@ def assemble_router(
     )
     undo.callback(workers.close)
     directory = workers.wait_serving()
-    executor = _connect(checkpoint, mode, numerics, directory, "router", link, undo)
+    executor = _connect(checkpoint, mode, numerics, directory, "router", link, FailoverPolicy(), undo)
     router = MoeRouter(backend, mode, gates, config.top_k, directory, executor)
     return RouterParts(router, checkpoint.model_hash(), numerics.id, directory.current().placement.workers)
 
 
-def _plan(workers: int, backend: str, threads: int | None) -> PinningPlan:
-    """The reference backend has one thread."""
-    return plan_pinning(discover(), workers, 1 if backend == "reference" and threads is None else threads)
+def _places(backend: str, threads: int | None) -> Callable[[int], PinningPlan]:
+    """Plans for any number of workers on the machine as this process may use it now. The reference backend has one
+    thread."""
+    topology = discover()
+    share = 1 if backend == "reference" and threads is None else threads
+    return lambda workers: plan_pinning(topology, workers, share)
 
 
 def _open_backend(name: str, plan: PinningPlan) -> Backend:
@@ -235,13 +267,14 @@ def _connect(
     directory: Directory,
     name: str,
     link: LinkKind,
+    policy: FailoverPolicy,
     undo: contextlib.ExitStack,
 ) -> RemoteExecutor:
     """Shakes hands with every worker of the directory. Raises the first refusal."""
     config = checkpoint.config
     limits = FrameLimits(config.layers, config.experts, config.top_k, config.hidden, mode.value)
     identity = RouterIdentity(name, checkpoint.model_hash(), numerics.id)
-    executor = RemoteExecutor(identity, limits, directory, link=link)
+    executor = RemoteExecutor(identity, limits, directory, link=link, policy=policy)
     undo.callback(executor.close)
     for error in executor.connect().values():
         raise error

@@ -6,8 +6,11 @@ import contextlib
 from dataclasses import dataclass
 
 from colibri.cli.sizes import size
+from colibri.cluster.cluster_status import StatusSources
 from colibri.cluster.cpu_list import format_cpu_list
 from colibri.cluster.local import LocalLauncher
+from colibri.cluster.manager import PlacementManager
+from colibri.cluster.operator_service import OperatorServicer
 from colibri.coordinator.decoder_weights import DecoderWeights
 from colibri.coordinator.engine import Engine
 from colibri.coordinator.validate import RequestLimits
@@ -19,12 +22,13 @@ from colibri.models.tokenizer import Tokenizer
 from colibri.numerics import EngineNumerics
 from colibri.placement import Directory
 from colibri.router_service.executor import ExpertExecutor
+from colibri.router_service.remote import RemoteExecutor
 from colibri.router_service.router import MoeRouter
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """launcher: None with `--workers 0`; undo: ends all parts but the engine. Leaving the context ends
+    """launcher, manager: None with `--workers 0`; undo: ends all parts but the engine. Leaving the context ends
     everything."""
 
     checkpoint: Checkpoint
@@ -37,6 +41,7 @@ class Deployment:
     router: MoeRouter
     engine: Engine
     launcher: LocalLauncher | None
+    manager: PlacementManager | None
     undo: contextlib.ExitStack
 
     @property
@@ -47,6 +52,21 @@ class Deployment:
     @property
     def worker_names(self) -> list[str]:
         return [] if self.launcher is None else [status.name for status in self.launcher.status()]
+
+    def operator(self, model: str) -> OperatorServicer:
+        """The service Operator over all of it. model: as status calls it."""
+        remote = self.executor if isinstance(self.executor, RemoteExecutor) else None
+        sources = StatusSources(
+            model=model,
+            expert_numerics_id=self.numerics.expert.id,
+            membership=self.directory.current,
+            engine=self.engine.stats,
+            workers=None if self.launcher is None else self.launcher.status,
+            view=None if self.manager is None else self.manager.view,
+            routing=None if remote is None else remote.routing,
+            health=None if remote is None else remote.workers,
+        )
+        return OperatorServicer(sources, self.manager)
 
     def chat_ids(self, prompt: str) -> list[int]:
         """Token ids of a user's message under the chat template. Raises InvalidInput without one."""

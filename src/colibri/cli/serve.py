@@ -6,9 +6,11 @@ import argparse
 import json
 import os
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from colibri.cli import options
+from colibri.cli.cluster_options import add_cluster, cluster_options
 from colibri.cli.parser import integer
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
     options.add_listen(parser, "127.0.0.1:50051")
     options.add_deployment(parser, workers=2)
+    add_cluster(parser)
     parser.add_argument(
         "--max-running", type=integer(1, 4096), default=16, metavar="N", help="requests at once"
     )
@@ -43,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
     phases = Phases(process_age_s())
     phases.mark("process start")
     with Loading() as loading:
-        deployment = assemble(options.deployment_options(args, args.model), phases, loading)
+        wanted = replace(options.deployment_options(args, args.model), cluster=cluster_options(args))
+        deployment = assemble(wanted, phases, loading)
     with deployment:
         server, generation = _build(deployment, args)
         stop = StopSignals(deployment.abandon)
@@ -62,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _build(deployment: Deployment, args: argparse.Namespace) -> tuple[RpcServer, GenerationServicer]:
+    from colibri.cluster.operator_service import MAX_CALLS
     from colibri.coordinator.servicer import GenerationServicer, ServedModel
     from colibri.models.chat_renderer import load_chat_renderer
     from colibri.router_service.servicer import RouterServicer, max_message_bytes
@@ -84,11 +89,12 @@ def _build(deployment: Deployment, args: argparse.Namespace) -> tuple[RpcServer,
         expert_numerics_id=numerics.expert.id,
         max_rows=args.router_max_rows,
     )
+    operator = deployment.operator(model.name)
     limit = max(CONTROL_MESSAGE_BYTES, max_message_bytes(checkpoint.config.hidden, args.router_max_rows))
     server = build_server(
-        [generation.service(), router.as_service()],
+        [generation.service(), router.as_service(), operator.service()],
         listen=args.listen,
-        max_calls=generation.max_calls,
+        max_calls=generation.max_calls + MAX_CALLS,
         options=server_options(limit),
         name="colibri serve",
     )

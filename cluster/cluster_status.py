@@ -1,0 +1,159 @@
+"""The whole state of a deployment as one message: what its launcher, its workers, its router and its engine say."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from colibri import __version__
+from colibri.cluster.expert_calls import ask_status
+from colibri.cluster.launch import WorkerState, WorkerStatus
+from colibri.cluster.manager import ManagerView
+from colibri.coordinator.stats import EngineStats
+from colibri.deadline import Clock
+from colibri.errors import ColibriError
+from colibri.placement import Membership, WorkerEndpoint
+from colibri.router_service.stats import RoutingStats, WorkerHealth
+from colibri.v1 import expert_pb2, operator_pb2
+
+#: A worker that hangs must not hold up the status of the others for longer.
+_ANSWER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSources:
+    """Where each part comes from; each call is quick. workers, view, routing, health: None without workers."""
+
+    model: str
+    expert_numerics_id: str
+    membership: Callable[[], Membership]
+    engine: Callable[[], EngineStats]
+    workers: Callable[[], Sequence[WorkerStatus]] | None = None
+    view: Callable[[], ManagerView] | None = None
+    routing: Callable[[], RoutingStats] | None = None
+    health: Callable[[], Mapping[str, WorkerHealth]] | None = None
+
+
+def cluster_status(sources: StatusSources, experts: bool, clock: Clock) -> operator_pb2.ClusterStatusReply:
+    """experts: with the ids that each worker holds."""
+    membership = sources.membership()
+    view = sources.view() if sources.view is not None else None
+    launched = sources.workers() if sources.workers is not None else ()
+    health = sources.health() if sources.health is not None else {}
+    answers = _ask(list(membership.endpoints.values()), experts)
+    workers = [
+        _worker(status, view, health.get(status.name), answers.get(status.name), clock())
+        for status in launched
+    ]
+    if view is not None:
+        running = {status.name for status in launched}
+        workers += [
+            operator_pb2.WorkerInfo(name=name, state="drained", health="unknown")
+            for name in view.desired.drained
+            if name not in running
+        ]
+    return operator_pb2.ClusterStatusReply(
+        epoch=membership.placement.epoch,
+        replicas=1 if view is None else view.desired.replicas,
+        workers=workers,
+        routing=_routing(sources.routing() if sources.routing is not None else RoutingStats()),
+        engine=_engine(sources.engine()),
+        change="" if view is None else view.change,
+        last_change_error="" if view is None else view.last_error,
+        model=sources.model,
+        expert_numerics_id=sources.expert_numerics_id,
+        build_version=__version__,
+    )
+
+
+def _worker(
+    status: WorkerStatus,
+    view: ManagerView | None,
+    health: WorkerHealth | None,
+    answer: expert_pb2.StatusReply | None,
+    now: float,
+) -> operator_pb2.WorkerInfo:
+    info = operator_pb2.WorkerInfo(
+        name=status.name,
+        incarnation=status.incarnation,
+        pid=status.pid,
+        target=status.target,
+        state=_state(status, view),
+        health="unknown" if health is None else health.state.value,
+        experts=status.experts,
+        weight_bytes=status.weight_bytes,
+        cpus=status.cpus_allowed,
+        deaths=status.deaths,
+        last_error=status.last_error,
+        uptime_s=max(0.0, now - status.served_since) if status.served_since else 0.0,
+    )
+    if health is not None:
+        info.link = health.link
+        info.latency_p50_us = health.latency_p50_s * 1e6
+        info.latency_p99_us = health.latency_p99_s * 1e6
+    if answer is not None and answer.incarnation == status.incarnation:
+        info.experts = answer.experts_loaded
+        info.weight_bytes = answer.weight_bytes
+        info.queued = answer.queued
+        info.oldest_queued_us = answer.oldest_queued_us
+        info.requests_done = answer.requests_done
+        info.rows_done = answer.rows_done
+        info.held.extend(f"{item.layer}:{item.expert}" for item in answer.held)
+    return info
+
+
+def _state(status: WorkerStatus, view: ManagerView | None) -> str:
+    if view is not None and status.name in view.draining and status.state is not WorkerState.STOPPED:
+        return "draining"
+    return status.state.value
+
+
+def _routing(stats: RoutingStats) -> operator_pb2.RoutingInfo:
+    return operator_pb2.RoutingInfo(
+        exchanges=stats.exchanges,
+        messages=stats.messages,
+        failovers=stats.failovers,
+        timeouts=stats.timeouts,
+        hedges=stats.hedges,
+        hedges_won=stats.hedges_won,
+        late_replies=stats.late_replies,
+        bad_replies=stats.bad_replies,
+        refusals=stats.refusals,
+        ejections=stats.ejections,
+        waits_for_holder=stats.waits_for_holder,
+        balance=stats.balance,
+    )
+
+
+def _engine(stats: EngineStats) -> operator_pb2.EngineInfo:
+    return operator_pb2.EngineInfo(
+        running=stats.running,
+        waiting=stats.waiting,
+        finished=stats.finished,
+        failed=stats.failed,
+        aborted=stats.aborted,
+        tokens=stats.sampled,
+        kv_pages=stats.kv_pages,
+        kv_pages_used=stats.kv_pages_used,
+    )
+
+
+def _ask(endpoints: Sequence[WorkerEndpoint], experts: bool) -> dict[str, expert_pb2.StatusReply]:
+    """Of those that answer, side by side."""
+    answers: dict[str, expert_pb2.StatusReply] = {}
+
+    def ask(endpoint: WorkerEndpoint) -> None:
+        try:
+            answers[endpoint.name] = ask_status(
+                endpoint.target, f"worker {endpoint.name}", _ANSWER_S, experts=experts
+            )
+        except ColibriError:
+            return  # what its launcher knows is told instead
+
+    threads = [threading.Thread(target=ask, args=(endpoint,), daemon=True) for endpoint in endpoints]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * _ANSWER_S)
+    return dict(answers)

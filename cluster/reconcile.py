@@ -1,0 +1,267 @@
+"""Reconciler: what is, brought towards what is wanted, one change at a time. Belongs to one thread.
+
+What is wanted (desired.py) changes by commands; what is changes by itself, when workers die and come back. Most
+urgent first: an expert that nobody alive holds is loaded by survivors at once, at full speed, whatever else is under
+way; everything else happens beside requests, at the lowest CPU priority.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from operator import is_
+from typing import Protocol
+
+from colibri.cluster.change import plan_change
+from colibri.cluster.commands import Ticket
+from colibri.cluster.desired import Desired, in_order
+from colibri.cluster.holders import Holders, as_placement, copies, holders_of, lost_experts
+from colibri.cluster.membership import MembershipPublisher
+from colibri.cluster.pinning_plan import WorkerPin
+from colibri.cluster.retry import Retry
+from colibri.cluster.target import next_holders
+from colibri.cluster.transaction import Interrupted, PhaseBounds, Report, Step, retire, run_change
+from colibri.deadline import Clock, Deadline
+from colibri.errors import ColibriError, ShuttingDown
+from colibri.placement import Membership
+
+_JOIN_S = 0.05
+#: After it, no load that was called off is still at an expert.
+_LATE_LOADS_S = 5.0
+
+
+class Workforce(Protocol):
+    """Who starts and ends workers (colibri.cluster.local.LocalLauncher)."""
+
+    @property
+    def publisher(self) -> MembershipPublisher: ...
+
+    def add(self, name: str, pin: WorkerPin) -> None: ...
+
+    def is_up(self, name: str) -> bool: ...
+
+    def remove(self, name: str) -> None: ...
+
+    def pins(self) -> Mapping[str, WorkerPin]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerOptions:
+    """Seconds. absent_after_s: a worker that is dead for longer is no longer waited for: its replicas are made
+    elsewhere until it is back. start_s: a new worker's time to come up. retry_s, retry_max_s: after a change that
+    failed the next try, doubled from failure to failure. command_s: of a command that names no bound."""
+
+    bounds: PhaseBounds = field(default_factory=PhaseBounds)
+    absent_after_s: float = 30.0
+    start_s: float = 120.0
+    retry_s: float = 0.5
+    retry_max_s: float = 10.0
+    command_s: float = 3600.0
+
+
+class Reconciler:
+    """closing: ends whatever waits, with ShuttingDown. `change`, `last_error`: for status, readable from any thread."""
+
+    def __init__(
+        self,
+        workforce: Workforce,
+        desired: Desired,
+        options: ManagerOptions,
+        closing: threading.Event,
+        log: Callable[[str], None],
+        clock: Clock,
+    ) -> None:
+        self.desired = desired
+        self.change = ""
+        self.last_error = ""
+        self._workforce = workforce
+        self._publisher = workforce.publisher
+        self._options = options
+        self._closing = closing
+        self._log = log
+        self._clock = clock
+        self._epoch = self._publisher.current.placement.epoch
+        self._looked_at: Membership | None = None
+        self._lost = False
+        self._gone_since: dict[str, float] = {}
+        self._settled: tuple[object, ...] | None = None
+        #: When a change began that may have left something behind.
+        self._untidy_since: float | None = None
+        self._retry = Retry(options.retry_s, options.retry_max_s, clock)
+        self._rescue_retry = Retry(options.retry_s, options.retry_max_s, clock)
+        self._tidy_retry = Retry(options.retry_s, options.retry_max_s, clock)
+
+    @property
+    def epoch(self) -> int:
+        """In force."""
+        return self._publisher.current.placement.epoch
+
+    def settle(self) -> bool:
+        """Does what deaths, returns and commands that failed call for, as far as it can be done now; False: call it
+        again at once."""
+        membership, desired, absent = self._publisher.current, self.desired, self.absent()
+        state = (membership, desired, *sorted(absent))
+        if _same(state, self._settled) or not self._retry.may(*state):
+            self.tidy_up()
+            return True
+        try:
+            reached = self.converge(absent)
+        except ShuttingDown:
+            raise
+        except ColibriError as error:
+            self.failed(error)
+            wait_s = self._retry.failed(*state)
+            self._log(f"placement: {error.message}; trying again in {wait_s:g} s")
+            return True
+        if not reached:
+            return False
+        self._retry.succeeded()
+        self._settled = state
+        self.let_go()
+        self.tidy_up()
+        return True
+
+    def let_go(self) -> None:
+        """Ends workers that are not wanted and hold nothing, all at once."""
+        placement = self._publisher.current.placement
+        needed = {*copies(holders_of(placement)), *self.desired.workers}
+        threads = [
+            threading.Thread(target=self._workforce.remove, args=(name,), name=f"colibri-end-{name}")
+            for name in self._workforce.pins()
+            if name not in needed
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(_JOIN_S)
+                if self.urgent():
+                    self.rescue()
+
+    def converge(self, absent: frozenset[str], ticket: Ticket | None = None) -> bool:
+        """One change towards what is wanted; whether that is reached, as far as the living allow it. Raises what
+        the change failed with."""
+        if self.urgent():
+            self.rescue()
+        membership = self._publisher.current
+        current = holders_of(membership.placement)
+        wanted = self.desired.without(absent)
+        target = next_holders(wanted, current, frozenset(membership.endpoints), self._order(membership))
+        if target == current:
+            return True
+        try:
+            self._run_change(membership, target, ticket, yielding=True)
+        except Interrupted:
+            if self._closing.is_set():
+                raise ShuttingDown("the deployment is shutting down") from None
+        return False
+
+    def rescue(self) -> None:
+        """Survivors load what nobody alive holds, at full speed."""
+        membership = self._publisher.current
+        alive = frozenset(membership.endpoints)
+        current = holders_of(membership.placement)
+        lost = len(lost_experts(current, alive))
+        target = next_holders(current, current, alive, self._order(membership))
+        self._log(f"placement: {lost} experts have no living holder; {len(alive)} workers load them")
+        try:
+            self._run_change(membership, target, None, yielding=False)
+        except Interrupted:
+            raise ShuttingDown("the deployment is shutting down") from None
+        except ColibriError as error:
+            self.failed(error)
+            wait_s = self._rescue_retry.failed(membership)
+            self._log(
+                f"placement: {lost} experts stay without a holder: {error.message};"
+                f" trying again in {wait_s:g} s"
+            )
+        else:
+            self._rescue_retry.succeeded()
+
+    def _run_change(
+        self, membership: Membership, target: Holders, ticket: Ticket | None, *, yielding: bool
+    ) -> None:
+        old = membership.placement
+        self._epoch = max(self._epoch, old.epoch) + 1
+        new = as_placement(target, self._order(membership), self._epoch)
+        change = plan_change(old, new, frozenset(membership.endpoints))
+        self._untidy_since = self._clock()
+        try:
+            clean = run_change(
+                change,
+                self._publisher,
+                self._options.bounds,
+                Deadline() if ticket is None else ticket.deadline,
+                yielding=yielding,
+                interrupted=lambda: self._closing.is_set() or (yielding and self.urgent()),
+                report=self.reporter(ticket),
+                clock=self._clock,
+            )
+        finally:
+            self.change = ""
+        if clean:
+            self._untidy_since = None
+        loads = f", {change.experts_to_load} experts loaded" if change.experts_to_load else ""
+        self._log(f"placement: epoch {new.epoch} is in force{loads}")
+
+    def tidy_up(self) -> None:
+        """What changes have left behind, by failing or because somebody did not answer."""
+        since = self._untidy_since
+        if since is None or not self._tidy_retry.may():
+            return
+        bounds = replace(self._options.bounds, retire_s=0.0)
+        begun = self._clock()
+        # A load that was called off ends with the expert it was at: the look that counts comes a while after.
+        if retire(self._publisher, bounds, lambda step: None) and begun - since > _LATE_LOADS_S:
+            self._untidy_since = None
+            self._tidy_retry.succeeded()
+        else:
+            self._tidy_retry.failed()
+
+    # Small things
+
+    def wish(self, desired: Desired) -> None:
+        """From now on this is wanted."""
+        self.desired = desired
+        self._settled = None
+
+    def failed(self, error: ColibriError) -> None:
+        self.last_error = error.message
+
+    def alive(self) -> frozenset[str]:
+        return frozenset(self._publisher.current.endpoints)
+
+    def _order(self, membership: Membership) -> tuple[str, ...]:
+        return in_order({*copies(holders_of(membership.placement)), *self.desired.workers})
+
+    def urgent(self) -> bool:
+        """Whether experts are lost and something can be done about it now."""
+        membership = self._publisher.current
+        if self._looked_at is not membership:  # once per snapshot: this is asked often
+            lost = lost_experts(holders_of(membership.placement), frozenset(membership.endpoints))
+            self._looked_at, self._lost = membership, bool(lost and membership.endpoints)
+        return self._lost and self._rescue_retry.may(membership)
+
+    def absent(self) -> frozenset[str]:
+        """Workers that have been dead for too long to wait for them."""
+        alive, now = self.alive(), self._clock()
+        self._gone_since = {
+            name: self._gone_since.get(name, now) for name in self.desired.workers if name not in alive
+        }
+        bound = self._options.absent_after_s
+        return frozenset(name for name, since in self._gone_since.items() if now - since >= bound)
+
+    def reporter(self, ticket: Ticket | None) -> Report:
+        def report(step: Step) -> None:
+            experts = f" ({step.experts_done} of {step.experts_total} experts)" if step.experts_total else ""
+            self.change = f"{step.phase}: {step.text}{experts}"
+            if ticket is not None:
+                ticket.report(step)
+
+        return report
+
+
+def _same(state: tuple[object, ...], other: tuple[object, ...] | None) -> bool:
+    """By identity: snapshots are never changed, and comparing them in depth costs."""
+    return other is not None and len(state) == len(other) and all(map(is_, state, other))

@@ -1,0 +1,211 @@
+"""Carries out a change of placement: prepare, commit, retire, or abort. Requests run on meanwhile.
+
+Until the commit the old placement serves and nothing of it is touched, so whatever fails before leaves it as it was.
+The commit is one publication, which routers see at their next layer. What is not needed any more goes afterwards,
+once nobody uses an older epoch; a worker that does not answer then is tidied up later.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from colibri.cluster.change import Change
+from colibri.cluster.expert_calls import Cancellation, held_experts, load_experts, retire_experts
+from colibri.cluster.holders import held_by, holders_of
+from colibri.cluster.membership import MembershipPublisher
+from colibri.deadline import Clock, Deadline
+from colibri.errors import Cancelled, ColibriError, DeadlineExpired, WorkerLost
+from colibri.placement import WorkerEndpoint
+
+#: How often a prepare looks whether it is to be called off.
+_LOOK_S = 0.02
+#: How long loads that were called off may take to notice.
+_JOIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseBounds:
+    """Seconds. retire_s: how long calls of older epochs are waited for; answer_s: of each small call to a
+    worker."""
+
+    prepare_s: float = 1800.0
+    retire_s: float = 60.0
+    answer_s: float = 5.0
+
+
+class Interrupted(Cancelled):
+    """Something more urgent came up before the commit; the old placement serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Progress of a change. phase: prepare, commit or retire; experts: of a prepare; epoch: in force."""
+
+    phase: str
+    text: str
+    experts_done: int = 0
+    experts_total: int = 0
+    epoch: int = 0
+
+
+Report = Callable[[Step], None]
+
+
+def run_change(
+    change: Change,
+    publisher: MembershipPublisher,
+    bounds: PhaseBounds,
+    deadline: Deadline,
+    *,
+    yielding: bool,
+    interrupted: Callable[[], bool],
+    report: Report,
+    clock: Clock = time.monotonic,
+) -> bool:
+    """Returns, with the new placement in force, whether everything old is gone too: else `tidy` has work left.
+
+    yielding: the loads run at the lowest CPU priority. interrupted: asked during the prepare, which it ends. Raises
+    what made the change impossible (a refused load, a lost worker, a deadline) or Interrupted; the old placement
+    serves then, and what had been loaded is dropped, as far as workers answer.
+    """
+    endpoints = {
+        name: endpoint for name, endpoint in publisher.current.endpoints.items() if change.loads.get(name)
+    }
+    try:
+        missing = sorted(set(change.loads) - set(endpoints))
+        if missing:
+            raise WorkerLost(f"worker {missing[0]} is not alive", peer=missing[0])
+        _prepare(
+            change,
+            endpoints,
+            Deadline.after(bounds.prepare_s, clock).earlier(deadline),
+            yielding,
+            interrupted,
+            report,
+            clock,
+        )
+        publisher.commit(change.new, {name: endpoint.incarnation for name, endpoint in endpoints.items()})
+    except ColibriError:
+        tidy(publisher, bounds)
+        raise
+    report(Step("commit", "routers switch at their next layer", epoch=change.new.epoch))
+    return retire(publisher, bounds, report)
+
+
+def retire(publisher: MembershipPublisher, bounds: PhaseBounds, report: Report) -> bool:
+    """Drops what the placement in force does not need, once nobody uses an older one; False: somebody still does,
+    or a worker did not answer."""
+    epoch = publisher.current.placement.epoch
+    report(Step("retire", "waiting for calls of older epochs", epoch=epoch))
+    if not publisher.directory.wait_unused(epoch, bounds.retire_s):
+        report(Step("retire", f"put off: calls of older epochs run after {bounds.retire_s:g} s", epoch=epoch))
+        return False
+    failures = tidy(publisher, bounds, epoch)
+    for name, error in failures.items():
+        report(Step("retire", f"put off: worker {name}: {error.message}", epoch=epoch))
+    return not failures
+
+
+def tidy(
+    publisher: MembershipPublisher, bounds: PhaseBounds, epochs_below: int = 0
+) -> Mapping[str, ColibriError]:
+    """Has every living worker drop what the placement in force does not give it, by its own account of what it
+    holds, and refuse epochs below `epochs_below` (0: none more than before). Returns the failures by worker."""
+    membership = publisher.current
+    holders = holders_of(membership.placement)
+
+    def clean(endpoint: WorkerEndpoint) -> None:
+        surplus = held_experts(endpoint, bounds.answer_s) - held_by(holders, endpoint.name)
+        if surplus or epochs_below:
+            retire_experts(endpoint, epochs_below, sorted(surplus), bounds.answer_s)
+
+    calls = _Calls({name: partial(clean, endpoint) for name, endpoint in membership.endpoints.items()})
+    return calls.wait()
+
+
+def _prepare(
+    change: Change,
+    endpoints: Mapping[str, WorkerEndpoint],
+    deadline: Deadline,
+    yielding: bool,
+    interrupted: Callable[[], bool],
+    report: Report,
+    clock: Clock,
+) -> None:
+    """All loads at once. Raises the first failure, after the others have been called off."""
+    total = change.experts_to_load
+    names = ", ".join(endpoints)
+    epoch = change.old.epoch
+    report(Step("prepare", f"loading on {names}" if names else "nothing to load", 0, total, epoch))
+    done = dict.fromkeys(endpoints, 0)
+    cancellation = Cancellation()
+
+    def load(endpoint: WorkerEndpoint) -> None:
+        def progress(experts: int, of: int, nbytes: int) -> None:
+            done[endpoint.name] = experts
+            report(Step("prepare", f"loading on {names}", sum(done.values()), total, epoch))
+
+        load_experts(
+            endpoint,
+            change.loads[endpoint.name],
+            change.new.epoch,
+            deadline,
+            progress,
+            yielding=yielding,
+            cancellation=cancellation,
+        )
+
+    calls = _Calls({name: partial(load, endpoint) for name, endpoint in endpoints.items()})
+    try:
+        while not calls.done(_LOOK_S):
+            for error in calls.failures.values():
+                raise error
+            if interrupted():
+                raise Interrupted("the change gives way to a more urgent one")
+            if deadline.expired(clock):
+                raise DeadlineExpired(
+                    f"the change was not prepared in time: {sum(done.values())} of {total} loaded"
+                )
+        for error in calls.failures.values():
+            raise error
+    finally:
+        cancellation.cancel()
+        calls.wait(_JOIN_S)
+
+
+class _Calls:
+    """Calls to several workers side by side, each on a thread of its own. `failures`: by worker, as they come."""
+
+    def __init__(self, calls: Mapping[str, Callable[[], None]]) -> None:
+        self.failures: dict[str, ColibriError] = {}
+        self._threads = [
+            threading.Thread(target=self._run, args=(name, call), name=f"colibri-change-{name}", daemon=True)
+            for name, call in calls.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def done(self, timeout_s: float) -> bool:
+        """Whether all have ended within `timeout_s`."""
+        until = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def wait(self, timeout_s: float | None = None) -> Mapping[str, ColibriError]:
+        """The failures, once all have ended; each call has its own bound."""
+        for thread in self._threads:
+            thread.join(timeout_s)
+        return self.failures
+
+    def _run(self, name: str, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except ColibriError as error:
+            self.failures[name] = error
+        except Exception as error:  # of ours; the change fails, the thread that waits does not hang
+            self.failures[name] = ColibriError(f"worker {name}: {error!r}", peer=name)

@@ -1,0 +1,78 @@
+"""Options of `serve` about its workers: what is done when they fail, what they may take, where they run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from colibri.cli.parser import integer, number
+from colibri.cluster.netns import NetworkPlace
+from colibri.router_service.policy import FailoverPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """memory: bytes of experts per worker (None: any); networks: by worker, those in network namespaces."""
+
+    policy: FailoverPolicy = field(default_factory=FailoverPolicy)
+    memory: int | None = None
+    allow_faults: bool = False
+    networks: Mapping[str, NetworkPlace] = field(default_factory=dict)
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Everything that `cluster_options` reads."""
+    parser.add_argument(
+        "--no-hedge", action="store_true", help="never ask a second holder while the first one is late"
+    )
+    parser.add_argument(
+        "--hedge-budget",
+        type=number(0, 1),
+        default=FailoverPolicy().hedge_budget,
+        metavar="SHARE",
+        help="messages to second holders, per message sent",
+    )
+    parser.add_argument(
+        "--worker-memory",
+        type=integer(1, 1 << 50),
+        default=argparse.SUPPRESS,
+        metavar="BYTES",
+        help="bytes that each worker's experts may take; a load of more is refused (default: any)",
+    )
+    parser.add_argument(
+        "--worker-netns",
+        action="append",
+        default=argparse.SUPPRESS,
+        metavar="W=NAME,ADDR",
+        help="run a worker in a network namespace, where it listens on that address; for tests, as root",
+    )
+    parser.add_argument(
+        "--allow-faults",
+        action="store_true",
+        help="workers serve the calls by which tests make them misbehave; never where strangers reach them",
+    )
+
+
+def cluster_options(args: argparse.Namespace) -> ClusterOptions:
+    """Raises ConfigError, naming the option."""
+    from colibri.cluster.netns import check_network_place, parse_network_place
+    from colibri.errors import ConfigError
+
+    networks: dict[str, NetworkPlace] = {}
+    for text in getattr(args, "worker_netns", ()):
+        worker, place = parse_network_place(text, "--worker-netns")
+        if not (worker.startswith("w") and worker[1:].isdecimal() and worker == f"w{int(worker[1:])}"):
+            raise ConfigError("--worker-netns", "a worker as w0", worker)
+        if worker in networks:
+            raise ConfigError("--worker-netns", "each worker once", worker)
+        if args.link == "shared-memory":
+            raise ConfigError("--link", "auto or grpc, with --worker-netns", args.link)
+        check_network_place(place, "--worker-netns")
+        networks[worker] = place
+    return ClusterOptions(
+        policy=FailoverPolicy(hedge=not args.no_hedge, hedge_budget=args.hedge_budget),
+        memory=getattr(args, "worker_memory", None),
+        allow_faults=args.allow_faults,
+        networks=networks,
+    )
