@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from colibri.cli import options
 from colibri.cli.parser import integer
+from colibri.errors import ConfigError
 
 if TYPE_CHECKING:
     from colibri.cli.deployment import Deployment
@@ -143,13 +144,16 @@ def measure_prefill(deployment: Deployment, tokens: int, rounds: int) -> Measure
 
 def measure_decode(deployment: Deployment, prompt: int, new: int, batch: int, rounds: int) -> Measured:
     """Tokens per second of `batch` sequences together while all of them decode. `new`: tokens of each after its
-    first."""
+    first. Raises ConfigError where that is over too soon to be measured."""
     found: list[float] = []
     windows: list[tuple[dict[str, float], dict[str, float]]] = []
     for index in range(-1, rounds):
         requests = [_request(deployment, prompt, new + 1, f"decode-{index}-{i}", i) for i in range(batch)]
         times, counters = _round(deployment, requests)
         begin, end = max(each[0] for each in times), min(each[-1] for each in times)
+        if end <= begin:
+            together = "so many that all sequences decode together for a while"
+            raise ConfigError("--new-tokens", together, f"{new}, over before the last sequence began")
         tokens = sum(begin < at <= end for each in times for at in each)
         if index >= 0:  # the first warms up
             found.append(tokens / (end - begin))

@@ -39,7 +39,7 @@ def another(action: argparse.Action) -> list[str]:
         return [option]
     if action.choices is not None:
         return [option, str(next(choice for choice in action.choices if choice != action.default))]
-    candidates: list[str] = ["3", "5", "unix:/tmp/x", "w0=n,10.0.0.1"]
+    candidates: list[str] = ["3", "5", "64", "unix:/tmp/x", "w0=n,10.0.0.1"]
     for text in candidates:
         try:
             value = action.type(text) if callable(action.type) else text
