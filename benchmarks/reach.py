@@ -11,7 +11,11 @@ from pathlib import Path
 from benchmarks.table import run_table
 
 #: topic -> module with `lines() -> list[Line]`
-TOPICS = {"core": "benchmarks.core.lines", "surface": "benchmarks.surface"}
+TOPICS = {
+    "core": "benchmarks.core.lines",
+    "surface": "benchmarks.surface",
+    "failover": "benchmarks.failover.lines",
+}
 
 
 def main() -> int:
