@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 _REPAINT_S = 0.5
 
 
-def watch(run: LoadRun, requests: int | None, bound_s: float, enabled: bool | None = None) -> RunResult:
+def watch(run: LoadRun, requests: int | None, bound_s: float) -> RunResult:
     """The result of a run that was started, painted until it is over. requests: of the run, None: unknown.
 
     Raises DeadlineExpired after `bound_s` seconds. Without a terminal it only waits.
     """
-    if not (sys.stderr.isatty() if enabled is None else enabled):
+    if not sys.stderr.isatty():
         return run.wait(bound_s)
     from rich.console import Console
     from rich.live import Live

@@ -29,6 +29,8 @@ PROBE_S = 0.05
 _TIMEOUT_GRACE_S = 2.0
 #: How often a drain looks whether its time is over.
 _LOOK_S = 0.05
+#: For what was cancelled to end.
+_END_S = 10.0
 #: A closed loop's pause after a failure without advice: a dead server must not be asked in a hot loop.
 _FAILURE_PAUSE_S = 0.1
 _MAX_FAILURE_PAUSE_S = 5.0
@@ -54,7 +56,8 @@ class RunLimits:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """tokens: arrived so far, over all requests."""
+    """failed: also what was not sent for the bound, but not what the run stopped itself. tokens: arrived so
+    far, over all requests."""
 
     elapsed_s: float
     sent: int
@@ -125,7 +128,7 @@ class LoadRun:
         self._started = 0.0
         self._recordings: dict[int, Recording] = {}
         self._records: list[RequestRecord] = []
-        self._sent = self._failed = self._tokens_done = self._peak = 0
+        self._sent = self._whole = self._failed = self._tokens_done = self._peak = 0
 
     def start(self) -> None:
         """Connects and sends, in a thread. Returns when connected; raises ColibriError when the target does
@@ -134,7 +137,8 @@ class LoadRun:
             raise RuntimeError("a LoadRun runs once")
         self._thread = threading.Thread(target=self._main, name="load", daemon=True)
         self._thread.start()
-        self._connected.wait()
+        if not self._connected.wait(self.limits.connect_timeout_s + _END_S):
+            raise DeadlineExpired("the load run's thread does not connect")
         if self._error is not None:
             raise self._error
 
@@ -168,12 +172,11 @@ class LoadRun:
     def progress(self) -> Progress:
         """Any thread, any time."""
         running = list(self._recordings.values())
-        done = len(self._records)
         return Progress(
             elapsed_s=self._clock() - self._started if self._started else 0.0,
             sent=self._sent,
             in_flight=len(running),
-            completed=done - self._failed,
+            completed=self._whole,
             failed=self._failed,
             tokens=self._tokens_done + sum(len(recording.token_times) for recording in running),
         )
@@ -187,7 +190,7 @@ class LoadRun:
     ) -> None:
         if not self.over:
             self.stop(0.0)
-            self._done.wait(self.limits.connect_timeout_s + 10.0)
+            self._done.wait(self.limits.connect_timeout_s + _END_S)
 
     def _main(self) -> None:
         try:
@@ -288,7 +291,7 @@ class LoadRun:
         for task in pending:
             task.cancel()
         if pending:
-            await asyncio.wait(pending)
+            await asyncio.wait(pending, timeout=_END_S)
 
     async def _ask(self, recording: Recording) -> Failure | None:
         """One request to its end. A cancellation ends it as STOPPED and goes no further."""
@@ -316,7 +319,8 @@ class LoadRun:
     def _keep(self, recording: Recording, failure: Failure | None) -> None:
         record = recording.freeze(failure)
         self._tokens_done += len(record.token_times)
-        self._failed += failure is not None
+        self._whole += failure is None
+        self._failed += failure is not None and failure.kind != STOPPED
         self._records.append(record)
         if self._on_record is not None:
             self._on_record(record)
