@@ -41,8 +41,7 @@ def test_decode(tiny_mixtral: Path, capsys: pytest.CaptureFixture[str], workers:
     split = found["step_ms"]
     assert set(PHASES) <= split.keys()
     assert split["moe"] > 0
-    assert split["moe: exchange"] <= split["moe"]
-    assert ("moe: worker_compute, all workers" in split) == (workers > 0)
+    assert 0 < split["moe: exchange"] <= split["moe"]
 
 
 def test_prefill(tiny_mixtral: Path, capsys: pytest.CaptureFixture[str]) -> None:
