@@ -69,7 +69,7 @@ peers: $(PEERS)/.installed
 
 $(PEERS)/.installed: | preflight
 	@$(PEERS)/bin/python -c '' 2>/dev/null || "$$(.ci/preflight)" -m venv --clear $(PEERS)
-	@$(PEERS)/bin/python -m pip install --quiet torch==2.13.0 transformers safetensors numpy
+	@$(PEERS)/bin/python -m pip install --quiet torch==2.13.0 transformers safetensors numpy 'grpcio>=1.76' 'protobuf>=6.31.1,<8'
 	@touch $@
 
 clean:

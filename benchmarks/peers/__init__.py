@@ -19,3 +19,8 @@ def python() -> str:
 
 def script(name: str) -> str:
     return str(ROOT / "benchmarks" / "peers" / name)
+
+
+def with_client() -> dict[str, str]:
+    """Environment in which the peers' interpreter finds colibri.client: it needs gRPC and protobuf, nothing native."""
+    return {**os.environ, "PYTHONPATH": str(ROOT / "typings")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -47,11 +48,13 @@ class AsyncEventStream(AsyncIterator[Event]):
     def __init__(
         self,
         start: Callable[[pb.GenerateRequest, float | None], Call],
+        abort: Callable[[str], Awaitable[object]],
         resumption: Resumption,
         attempts: Attempts,
         on_retry: OnRetry | None = None,
     ) -> None:
         self._start = start
+        self._abort = abort
         self._resumption = resumption
         self._attempts = attempts
         self._on_retry = on_retry
@@ -158,6 +161,9 @@ class AsyncEventStream(AsyncIterator[Event]):
             raise error from None
         if self._on_retry is not None:
             self._on_retry(error, wait)
+        if self._resumption.is_ghost(error):
+            with contextlib.suppress(ColibriError):  # the next attempt tells what is wrong
+                await self._abort(self.request_id)
         try:
             await asyncio.wait_for(self._closed.wait(), wait)
         except TimeoutError:
@@ -214,9 +220,12 @@ class AsyncClient:
         """As `generate`, for a message that is made already."""
         return AsyncEventStream(
             lambda message, seconds: self._stub.Generate(message, timeout=seconds),
+            lambda request_id: self._ask(
+                self._stub.Abort, pb.AbortRequest(request_id=request_id), QUICK_S, retry=False
+            ),
             Resumption(request, self.target),
             Attempts(
-                (self._retry if retry is None else retry) or None,
+                self._chosen(retry),
                 Deadline.after(self._timeout_s if timeout_s is None else timeout_s),
             ),
             self._on_retry,
@@ -270,8 +279,15 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def _ask(self, method: Callable[..., Awaitable[_Reply]], request: Any, timeout_s: float) -> _Reply:
-        attempts = Attempts(self._retry, Deadline.after(timeout_s))
+    async def _ask(
+        self,
+        method: Callable[..., Awaitable[_Reply]],
+        request: Any,
+        timeout_s: float,
+        *,
+        retry: RetryChoice = None,
+    ) -> _Reply:
+        attempts = Attempts(self._chosen(retry), Deadline.after(timeout_s))
         while True:
             try:
                 return await method(request, timeout=attempts.remaining_s())
@@ -283,3 +299,6 @@ class AsyncClient:
             if self._on_retry is not None:
                 self._on_retry(error, wait)
             await asyncio.sleep(wait)
+
+    def _chosen(self, retry: RetryChoice) -> Retry | None:
+        return (self._retry if retry is None else retry) or None

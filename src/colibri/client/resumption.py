@@ -113,9 +113,11 @@ class Resumption:
     def may_ask_again(self, error: ColibriError) -> bool:
         """Whether the failure of a call advises it. A call that this client did not cancel was cancelled by a
         server that ends; a request id that is still taken belongs to the call that was lost."""
-        bare_cancel = type(error) is Cancelled and not error.retryable
-        own_ghost = isinstance(error, DuplicateRequest) and self._calls > 1
-        return error.retryable or bare_cancel or own_ghost
+        return error.retryable or type(error) is Cancelled or self.is_ghost(error)
+
+    def is_ghost(self, error: ColibriError) -> bool:
+        """A call that was lost still runs at the server, which has not noticed: it is to be aborted."""
+        return isinstance(error, DuplicateRequest) and self._calls > 1
 
     @property
     def _n(self) -> int:

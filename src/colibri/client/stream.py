@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -33,11 +34,13 @@ class EventStream(Iterator[Event]):
     def __init__(
         self,
         start: Callable[[pb.GenerateRequest, float | None], Call],
+        abort: Callable[[str], object],
         resumption: Resumption,
         attempts: Attempts,
         on_retry: OnRetry | None = None,
     ) -> None:
         self._start = start
+        self._abort = abort
         self._resumption = resumption
         self._attempts = attempts
         self._on_retry = on_retry
@@ -138,6 +141,9 @@ class EventStream(Iterator[Event]):
             raise error from None
         if self._on_retry is not None:
             self._on_retry(error, wait)
+        if self._resumption.is_ghost(error):
+            with contextlib.suppress(ColibriError):  # the next attempt tells what is wrong
+                self._abort(self.request_id)
         if self._closed.wait(wait):
             raise self._cancelled()
 

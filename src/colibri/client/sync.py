@@ -94,9 +94,12 @@ class Client:
         """As `generate`, for a message that is made already."""
         return EventStream(
             lambda message, seconds: self._stub.Generate(message, timeout=seconds),
+            lambda request_id: self._ask(
+                self._stub.Abort, pb.AbortRequest(request_id=request_id), QUICK_S, retry=False
+            ),
             Resumption(request, self.target),
             Attempts(
-                (self._retry if retry is None else retry) or None,
+                self._chosen(retry),
                 Deadline.after(self._timeout_s if timeout_s is None else timeout_s),
             ),
             self._on_retry,
@@ -149,10 +152,14 @@ class Client:
     ) -> None:
         self.close()
 
-    def _ask(self, method: Callable[..., _Reply], request: Any, timeout_s: float) -> _Reply:
-        return ask(
-            method, request, Attempts(self._retry, Deadline.after(timeout_s)), self.target, self._on_retry
-        )
+    def _ask(
+        self, method: Callable[..., _Reply], request: Any, timeout_s: float, *, retry: RetryChoice = None
+    ) -> _Reply:
+        attempts = Attempts(self._chosen(retry), Deadline.after(timeout_s))
+        return ask(method, request, attempts, self.target, self._on_retry)
+
+    def _chosen(self, retry: RetryChoice) -> Retry | None:
+        return (self._retry if retry is None else retry) or None
 
 
 def ask(

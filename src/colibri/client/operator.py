@@ -1,0 +1,78 @@
+"""The service Operator: who works, and changes of placement while requests run. Every call is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from colibri.errors import WorkerLost
+from colibri.rpc.status import from_rpc_error
+from colibri.transport.address import parse_address
+from colibri.transport.options import channel_options
+from colibri.v1 import operator_pb2 as pb
+from colibri.v1 import operator_pb2_grpc
+
+STATUS_TIMEOUT_S = 5.0
+#: What a call may take beyond the bound that the server keeps itself.
+_SLACK_S = 5.0
+
+OnProgress = Callable[[pb.ChangeProgress], None]
+
+
+class Operator:
+    """One channel to a serving deployment. target: "unix:/path" or "host:port"; on_progress: hears each step of a
+    change. All raise ColibriError as the server does; a change that fails is taken back by it."""
+
+    def __init__(self, target: str, on_progress: OnProgress = lambda step: None) -> None:
+        self.target = str(parse_address(target, "target"))
+        self._on_progress = on_progress
+        self._channel = grpc.insecure_channel(self.target, options=channel_options())
+        self._stub: operator_pb2_grpc.OperatorStub = operator_pb2_grpc.OperatorStub(self._channel)
+
+    def status(self, *, experts: bool = False, timeout_s: float = STATUS_TIMEOUT_S) -> pb.ClusterStatusReply:
+        """experts: with the ids that each worker holds."""
+        try:
+            return self._stub.ClusterStatus(pb.ClusterStatusRequest(experts=experts), timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self.target) from None
+
+    def scale(self, workers: int, timeout_s: float) -> pb.ChangeProgress:
+        request = pb.ScaleRequest(workers=workers, timeout_s=timeout_s)
+        return self._change(self._stub.Scale(request, timeout=timeout_s + _SLACK_S))
+
+    def drain(self, worker: str, undo: bool, timeout_s: float) -> pb.ChangeProgress:
+        request = pb.DrainRequest(worker=worker, undo=undo, timeout_s=timeout_s)
+        return self._change(self._stub.Drain(request, timeout=timeout_s + _SLACK_S))
+
+    def move(self, layer: int, expert: int, to: str, from_worker: str, timeout_s: float) -> pb.ChangeProgress:
+        """Either name may be empty: no new holder, or nobody dropped."""
+        request = pb.MoveRequest(
+            layer=layer, expert=expert, to=to, timeout_s=timeout_s, **{"from": from_worker}
+        )
+        return self._change(self._stub.Move(request, timeout=timeout_s + _SLACK_S))
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _change(self, call: Iterable[pb.ChangeProgress]) -> pb.ChangeProgress:
+        """The last message of a change."""
+        last: pb.ChangeProgress | None = None
+        try:
+            for last in call:
+                self._on_progress(last)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self.target) from None
+        if last is None or not last.done:
+            raise WorkerLost(f"{self.target} ended a change without saying that it is done", peer=self.target)
+        return last
