@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from colibri.coordinator.penalties import Penalties
 from colibri.coordinator.request import GenerationRequest
 from colibri.coordinator.validate import Draws, RequestLimits, to_request
 from colibri.deadline import Deadline
@@ -97,6 +99,34 @@ BAD = [
     ),
     (stopping(max_tokens=2**32 - 1), "stopping.max_tokens: expected 1 to 61"),
     (stopping(stop_ids=[3, 300]), "stopping.stop_ids[1]: expected a token id from 0 to 299, got 300"),
+    (fields(n=17), "n: expected 1 to 16, or 0 for 1, got 17"),
+    (fields(n=2**32 - 1), "n: expected 1 to 16"),
+    (fields(logprobs=21), "logprobs: expected 0 to 20, got 21"),
+    (sampling(min_p=-0.5), "sampling.min_p: expected 0 to 1, got -0.5"),
+    (sampling(min_p=1.5), "sampling.min_p: expected 0 to 1, got 1.5"),
+    (sampling(min_p=math.nan), "sampling.min_p: expected 0 to 1, got nan"),
+    (sampling(repetition_penalty=0.0), "sampling.repetition_penalty: expected 1e-06 to 100, got 0.0"),
+    (sampling(repetition_penalty=101.0), "sampling.repetition_penalty: expected 1e-06 to 100, got 101.0"),
+    (sampling(repetition_penalty=math.inf), "sampling.repetition_penalty: expected 1e-06 to 100, got inf"),
+    (sampling(presence_penalty=2.5), "sampling.presence_penalty: expected -2 to 2, got 2.5"),
+    (sampling(presence_penalty=math.nan), "sampling.presence_penalty: expected -2 to 2, got nan"),
+    (sampling(frequency_penalty=-3.0), "sampling.frequency_penalty: expected -2 to 2, got -3.0"),
+    (stopping(min_tokens=62), "stopping.min_tokens: expected 0 to 61 (max_tokens), got 62"),
+    (stopping(max_tokens=5, min_tokens=6), "stopping.min_tokens: expected 0 to 5 (max_tokens), got 6"),
+    (stopping(stop=["x"]), "stopping.stop: expected none, since this model has no tokenizer, got ['x']"),
+    (stopping(stop=["x"] * 17), "stopping.stop: expected at most 16 strings, got 17 strings"),
+    (fields(chat=pb.Chat()), "prompt: expected token_ids, since this model has no tokenizer, got chat"),
+    (fields(resume=pb.Resume(choice=16)), "resume.choice: expected 0 to 15, got 16"),
+    (fields(resume=pb.Resume(choice=1), n=2), "n: expected 1 where an answer is resumed, got 2"),
+    (resuming([8], n=3), "n: expected 1 where an answer is resumed, got 3"),
+    (
+        fields(resume=pb.Resume(choice=1)),
+        "sampling.seed: expected the seed of the answer that is resumed, got none",
+    ),
+    (
+        resuming([8, 5], stopping=pb.Stopping(min_tokens=2)),
+        "resume.generated_ids[1]: expected no id that ends the answer, got stop id 5",
+    ),
     (stopping(stop_ids=[3] * 65), "stopping.stop_ids: expected at most 64 ids, got 65 ids"),
     (fields(resume=pb.Resume(receipt=9)), "resume.receipt: expected 0 without generated_ids, got 9"),
     (resuming([8, 300]), "resume.generated_ids[1]: expected a token id from 0 to 299, got 300"),
@@ -151,6 +181,46 @@ def test_set_fields_win() -> None:
     assert (request.resumed_ids.tolist(), request.receipt, request.priority) == ([2, 3], 2**64 - 1, 3)
 
 
+def test_everything_else() -> None:
+    request = convert(
+        fields(
+            n=3,
+            echo=True,
+            logprobs=0,
+            sampling=pb.Sampling(
+                min_p=0.25, repetition_penalty=1.5, presence_penalty=-2, frequency_penalty=0.5
+            ),
+            stopping=pb.Stopping(max_tokens=20, min_tokens=20),
+        )
+    )
+    assert (request.n, request.echo, request.logprobs, request.min_tokens) == (3, True, 0, 20)
+    assert request.sampling.min_p == 0.25
+    assert request.penalties == Penalties(1.5, -2.0, 0.5)
+    assert [request.sampling_of(slot).choice for slot in range(3)] == [0, 1, 2]
+    plain = convert()
+    assert (plain.n, plain.echo, plain.logprobs, plain.stop, plain.min_tokens) == (1, False, None, (), 0)
+    assert plain.penalties.off
+    assert convert(fields(n=1)).n == 1
+
+
+def test_defaults_of_min_p_and_repetition() -> None:
+    defaults = replace(DEFAULTS, min_p=0.1, repetition_penalty=1.1)
+    request = convert(defaults=defaults)
+    said = convert(sampling(min_p=0.1, repetition_penalty=1.1))
+    assert (request.sampling.min_p, request.penalties) == (said.sampling.min_p, said.penalties)
+    off = convert(sampling(min_p=0, repetition_penalty=1), defaults=defaults)
+    assert (off.sampling.min_p, off.penalties.off) == (0, True)
+
+
+def test_a_resumed_choice() -> None:
+    request = convert(resuming([8], n=1))
+    assert request.sampling.choice == 0
+    resume = pb.Resume(generated_ids=[8, 9, 5], receipt=4, choice=7)
+    request = convert(fields(resume=resume, sampling=pb.Sampling(seed=1)))
+    assert (request.sampling.choice, request.resumed_ids.tolist()) == (7, [8, 9, 5]), "complete: ends at once"
+    assert convert(fields(resume=pb.Resume(choice=7), sampling=pb.Sampling(seed=1))).sampling.choice == 7
+
+
 def test_length_defaults() -> None:
     assert convert(context=5000).max_tokens == 1024
     own = GenerationDefaults(0.0, 1.0, 0, 77, (), {}, ())
@@ -174,6 +244,30 @@ class TestText:
         request = convert(fields(text="hi"), model=model)
         assert request.prompt_ids.tolist() == model.tokenizer.encode("hi")
         assert request.prompt_ids[0] == model.tokenizer.bos
+
+    def test_echo_has_what_encodes_to_the_ids(self, model: TinyModel) -> None:
+        assert convert(fields(text="hi"), model=model).prompt_text == "hi"
+        request = convert(fields(echo=True), model=model)
+        assert model.tokenizer.encode(request.prompt_text) == [1, 7, 9]
+        assert convert(model=model).prompt_text == ""
+
+    @pytest.mark.parametrize(
+        ("stops", "message"),
+        [
+            ([""], r"stopping.stop\[0\]: expected 1 to 256 bytes, got 0 bytes"),
+            (["x", "ä" * 129], r"stopping.stop\[1\]: expected 1 to 256 bytes, got 258 bytes"),
+        ],
+    )
+    def test_stop_strings(self, model: TinyModel, stops: list[str], message: str) -> None:
+        with pytest.raises(InvalidInput, match=message):
+            convert(stopping(stop=stops), model=model)
+        assert convert(stopping(stop=["a", "b"]), model=model).stop == ("a", "b")
+
+    def test_no_template(self, model: TinyModel) -> None:
+        with pytest.raises(
+            InvalidInput, match=r"prompt: expected text or token_ids, since .* no chat template"
+        ):
+            convert(fields(chat=pb.Chat(messages=[pb.ChatMessage(role="user", content="x")])), model=model)
 
     def test_too_many_tokens(self, model: TinyModel) -> None:
         with pytest.raises(InvalidInput, match=r"text: expected at most 63 tokens .* got 101 tokens"):
