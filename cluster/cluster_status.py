@@ -106,7 +106,7 @@ def _worker(
 def _state(status: WorkerStatus, view: ManagerView | None) -> str:
     if view is not None and status.name in view.draining and status.state is not WorkerState.STOPPED:
         return "draining"
-    return status.state.value
+    return "waiting" if status.state is WorkerState.WAITING else status.state.value
 
 
 def _routing(stats: RoutingStats) -> operator_pb2.RoutingInfo:

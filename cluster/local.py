@@ -134,7 +134,7 @@ class LocalLauncher:
         with self._lock:
             slot = self._slots.get(name)
         if slot is not None:
-            slot.stop()
+            slot.leave()
             with self._lock:
                 self._slots.pop(name, None)
 

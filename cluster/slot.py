@@ -66,6 +66,15 @@ class WorkerSlot:
         if process is not None:
             process.terminate()
 
+    def leave(self) -> None:
+        """`stop`, of a worker that nobody needs any more: routers are told first, and hang up."""
+        self._closing.set()
+        with self._lock:
+            process = self._process
+        if process is not None:
+            self._context.publisher.remove(self.name, process.incarnation)
+        self.stop()
+
     def stop(self) -> None:
         """`terminate`, and returns when nothing is left of it."""
         self.terminate()

@@ -24,6 +24,21 @@ VERBS: Mapping[str, Verb] = {
     "serve": Verb(
         "Serve a model: Generation, Router, health and reflection on one address.", "colibri.cli.serve"
     ),
+    "status": Verb(
+        "Show a running deployment: its workers, their health and experts, the placement, the work that waits.",
+        "colibri.cli.status",
+    ),
+    "scale": Verb(
+        "Set the number of workers of a running deployment; no request notices.", "colibri.cli.scale"
+    ),
+    "drain": Verb(
+        "Take a worker out of a running deployment, or bring it back; no request notices.",
+        "colibri.cli.drain",
+    ),
+    "move": Verb(
+        "Move an expert of a running deployment to another worker, or add or drop a holder; no request notices.",
+        "colibri.cli.move",
+    ),
     "doctor": Verb(
         "Tell whether this machine is fit to serve, and the command that mends what is not.",
         "colibri.cli.doctor",

@@ -1,0 +1,144 @@
+"""Show a running deployment: its workers, their health and experts, the placement, the work that waits."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from colibri.cli.operator_options import add_target
+from colibri.cli.parser import number
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from colibri.v1 import operator_pb2 as pb
+
+_TIMEOUT_S = 10.0
+_COLUMNS = (
+    "worker",
+    "state",
+    "health",
+    "link",
+    "life",
+    "pid",
+    "CPUs",
+    "experts",
+    "weights",
+    "rows",
+    "queued",
+    "oldest",
+    "p50",
+    "p99",
+    "deaths",
+    "up",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_target(parser)
+    parser.add_argument("--experts", action="store_true", help="with the experts that each worker holds")
+    parser.add_argument(
+        "--watch",
+        type=number(0.1, 3600),
+        default=argparse.SUPPRESS,
+        metavar="S",
+        help="again every S seconds, until interrupted",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from colibri.client.operator import Operator
+
+    every_s = getattr(args, "watch", None)
+    with Operator(args.target) as operator:
+        while True:
+            reply = operator.status(experts=args.experts, timeout_s=_TIMEOUT_S)
+            if every_s is not None and not args.json and sys.stdout.isatty():
+                print("\x1b[H\x1b[2J", end="")
+            print(json.dumps(document(reply)) if args.json else "\n".join(describe(reply)), flush=True)
+            if every_s is None:
+                return 0
+            time.sleep(every_s)
+
+
+def document(message: Message) -> dict[str, Any]:
+    """Every field under its own name, numbers as numbers (protobuf's own JSON has 64-bit ones as text)."""
+    result: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is None:
+            result[field.name] = list(value) if field.is_repeated else value
+        else:
+            result[field.name] = [document(item) for item in value] if field.is_repeated else document(value)
+    return result
+
+
+def describe(reply: pb.ClusterStatusReply) -> list[str]:
+    """The lines for people."""
+    engine, routing = reply.engine, reply.routing
+    lines = [
+        f"{reply.model}, epoch {reply.epoch}, {_count(reply.replicas, 'holder')} per expert, "
+        f"{reply.expert_numerics_id}, build {reply.build_version}",
+        f"requests: {engine.running} run, {engine.waiting} wait; {engine.finished} finished, {engine.failed} failed, "
+        f"{engine.aborted} aborted; {engine.tokens} tokens; KV pages {engine.kv_pages_used} of {engine.kv_pages}",
+    ]
+    if reply.workers:
+        lines.append(
+            f"routing: {routing.messages} messages, {routing.failovers} sent again ({routing.timeouts} late), "
+            f"{routing.hedges} hedged ({routing.hedges_won} won), {routing.refusals} refused, "
+            f"{routing.bad_replies} bad, {routing.ejections} ejections, {routing.waits_for_holder} waits; "
+            f"balance {routing.balance:.2f}"
+        )
+        lines += _table(reply)
+    lines.append(f"change: {reply.change or 'none'}")
+    if reply.last_change_error:
+        lines.append(f"last error: {reply.last_change_error}")
+    for worker in reply.workers:
+        if worker.held:
+            lines.append(f"{worker.name} holds {' '.join(worker.held)}")
+    return lines
+
+
+def _table(reply: pb.ClusterStatusReply) -> list[str]:
+    from colibri.cli.sizes import size
+    from colibri.cluster.cpu_list import format_cpu_list
+
+    rows = [list(_COLUMNS)]
+    for worker in reply.workers:
+        rows.append(
+            [
+                worker.name,
+                worker.state,
+                worker.health,
+                worker.link or "-",
+                str(worker.incarnation),
+                str(worker.pid),
+                format_cpu_list(worker.cpus) or "-",
+                str(worker.experts),
+                size(worker.weight_bytes),
+                str(worker.rows_done),
+                str(worker.queued),
+                _milliseconds(worker.oldest_queued_us),
+                _milliseconds(worker.latency_p50_us),
+                _milliseconds(worker.latency_p99_us),
+                str(worker.deaths),
+                f"{worker.uptime_s:.0f} s",
+            ]
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    lines += [f"{worker.name}: {worker.last_error}" for worker in reply.workers if worker.last_error]
+    return lines
+
+
+def _milliseconds(microseconds: float) -> str:
+    return f"{microseconds / 1000:.2f} ms" if microseconds else "-"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
