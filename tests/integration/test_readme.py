@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from colibri.cli.verbs import build_parser
 from colibri.v1 import generation_pb2
-from tests.integration.test_serve import serving
+from tests.support.serving import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

@@ -10,7 +10,6 @@ import argparse
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from colibri.cli.parser import Parser, leaves, nearest
@@ -189,6 +188,8 @@ def _check_exclusive(parser: VerbParser, found: Sequence[Resolved]) -> None:
 
 
 def _read(parser: VerbParser, name: str) -> ConfigFile:
+    from pathlib import Path
+
     from colibri.cli.config_file import read_config
     from colibri.errors import ConfigError
 
