@@ -86,8 +86,11 @@ class WeightStore:
         return found
 
     def check(self, keys: Sequence[Key]) -> None:
-        """Raises InvalidInput unless every key is an expert of the checkpoint."""
+        """Raises InvalidInput unless every key is an expert of the checkpoint, and they are no more than it has."""
         config = self._checkpoint.config
+        most = config.layers * config.experts
+        if len(keys) > most:
+            raise InvalidInput("experts", f"at most {most}, as many as the model has", len(keys))
         for layer, expert in keys:
             if not 0 <= layer < config.layers:
                 raise InvalidInput("layer", f"0 to {config.layers - 1}", layer)

@@ -121,6 +121,8 @@ def _check_units(header: Header, rows: int, units: int, top_k: int) -> None:
             else slots > 1 and seen.bit_length() == slots and not seen & seen + 1
         )
         if not good:
+            if not slots:
+                raise InvalidInput(f"unit {unit}", "at least one slot", "unit_slots 0")
             found = [slot for slot in range(top_k) if seen >> slot & 1]
             expected = "one slot" if slots == 1 else f"the slots 0..{slots - 1}, as its unit_slots says"
             raise InvalidInput(f"unit {unit}", expected, f"slots {found}")

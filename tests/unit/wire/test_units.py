@@ -66,7 +66,7 @@ def test_a_right_request(rows: int) -> None:
         ({"entry_weight": f32(1, -np.inf)}, "entry_weight: expected finite weights, got NaN or Inf"),
         ({"entry_slot": u32(0, 0)}, "entry_slot: expected each slot of unit 0 once, got slot 0 again"),
         ({"unit_slots": u32(1)}, r"unit 0: expected one slot, got slots \[0, 1\]"),
-        ({"unit_slots": u32(0)}, "unit 0: expected the slots"),
+        ({"unit_slots": u32(0)}, "unit 0: expected at least one slot, got unit_slots 0"),
         (
             {"unit_slots": u32(3)},
             r"unit 0: expected the slots 0..2, as its unit_slots says, got slots \[0, 1\]",
