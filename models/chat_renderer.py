@@ -88,7 +88,10 @@ class ChatRenderer:
         if self._closed:
             raise ColibriError("chat template: its renderer is closed")
         command = [sys.executable, "-m", "colibri.models.chat_worker"]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        # A session of its own: Ctrl-C at a terminal is for the program, not for each of its processes.
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
+        )
         self._process = process
         reply = self._exchange(process, self._first, time.monotonic() + _START_S + self._limit_s)
         if reply is None:

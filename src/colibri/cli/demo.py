@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 
-from colibri.cli import options
+from colibri.cli import options, request_options
 
 PROMPT = "What is the capital of France? Answer in one sentence."
 
@@ -13,27 +12,22 @@ PROMPT = "What is the capital of France? Answer in one sentence."
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", default=PROMPT, help="a user's message, put under the chat template")
     options.add_deployment(parser, workers=2)
-    options.add_sampling(parser)
-    options.add_output(parser)
+    request_options.add_sampling(parser)
+    request_options.add_stopping(parser)
+    request_options.add_shape(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from colibri.cli.answer import answer, build_request, tell_phases
-    from colibri.cli.assemble import assemble
+    from colibri.cli.answer import answer, tell_phases
     from colibri.cli.phases import Phases, process_age_s
-    from colibri.cli.progress import Loading
-    from colibri.models.demo_model import build_demo_model, colibri_home
+    from colibri.cli.sources import demo_model, local_source
+    from colibri.client.messages import to_request
+    from colibri.generation import Chat, ChatMessage
 
+    request = to_request(Chat((ChatMessage("user", args.prompt),)), **request_options.request_options(args))
     phases = Phases(process_age_s())
     phases.mark("process start")
-    with Loading() as loading:
-        model = build_demo_model(
-            colibri_home(os.environ),
-            lambda stage, done, total: loading.update(f"demo model: {stage}", done, total),
-        )
-        phases.mark("demo model")
-        deployment = assemble(options.deployment_options(args, model), phases, loading)
-    with deployment:
-        code = answer(deployment, build_request(deployment, args.prompt, args, chat=True), phases, args)
-        tell_phases(phases, deployment)
-    return code
+    with local_source(args, demo_model(phases), phases) as source:
+        answer(source, request, phases, args)
+        tell_phases(phases, source)
+    return 0

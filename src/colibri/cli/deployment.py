@@ -14,9 +14,7 @@ from colibri.cluster.operator_service import OperatorServicer
 from colibri.coordinator.decoder_weights import DecoderWeights
 from colibri.coordinator.engine import Engine
 from colibri.coordinator.validate import RequestLimits
-from colibri.errors import InvalidInput
 from colibri.kernels.api import Backend
-from colibri.models.chat import load_chat_template
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.tokenizer import Tokenizer
 from colibri.numerics import EngineNumerics
@@ -67,18 +65,6 @@ class Deployment:
             health=None if remote is None else remote.workers,
         )
         return OperatorServicer(sources, self.manager)
-
-    def chat_ids(self, prompt: str) -> list[int]:
-        """Token ids of a user's message under the chat template. Raises InvalidInput without one."""
-        template = (
-            None if self.tokenizer is None else load_chat_template(self.checkpoint.folder, self.tokenizer)
-        )
-        if template is None or self.tokenizer is None:
-            raise InvalidInput(
-                "--chat", "a checkpoint with a tokenizer and a chat template", self.checkpoint.folder
-            )
-        rendered = template.render([{"role": "user", "content": prompt}])
-        return self.tokenizer.encode(rendered, add_special=False)
 
     def spell(self, token: int) -> str:
         """How a token reads, escaped; empty without a tokenizer."""

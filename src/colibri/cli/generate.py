@@ -1,36 +1,83 @@
-"""Answer one prompt with a model, on local workers or in this process."""
+"""Answer one prompt with a model, on local workers, in this process, or on a running server."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
-from colibri.cli import options
+from colibri.cli import request_options
+
+if TYPE_CHECKING:
+    from colibri.client import PromptLike
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_model(parser)
-    parser.add_argument("--prompt", required=True, help="the text to continue; - reads it from stdin")
+    request_options.add_where(parser)
+    prompt = parser.add_mutually_exclusive_group(required=True)
+    prompt.add_argument(
+        "--prompt",
+        default=argparse.SUPPRESS,
+        metavar="TEXT",
+        help="the text to continue; - reads it from stdin",
+    )
+    prompt.add_argument(
+        "--prompt-ids",
+        type=_ids,
+        default=argparse.SUPPRESS,
+        metavar="IDS",
+        help="token ids instead, separated by commas, taken as they are",
+    )
     parser.add_argument(
         "--chat", action="store_true", help="the prompt is a user's message: apply the chat template"
     )
-    options.add_deployment(parser, workers=2)
-    options.add_sampling(parser)
-    options.add_output(parser)
+    parser.add_argument(
+        "--system",
+        default=argparse.SUPPRESS,
+        metavar="TEXT",
+        help="with --chat: the system message before it",
+    )
+    request_options.add_sampling(parser)
+    request_options.add_stopping(parser)
+    request_options.add_shape(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from colibri.cli.answer import answer, build_request, tell_phases
-    from colibri.cli.assemble import assemble
+    from colibri.cli.answer import answer, tell_phases
     from colibri.cli.phases import Phases, process_age_s
-    from colibri.cli.progress import Loading
+    from colibri.cli.sources import open_source
+    from colibri.client.messages import to_request
 
+    prompt = _prompt(args)
+    request = to_request(prompt, **request_options.request_options(args))
     phases = Phases(process_age_s())
-    phases.mark("process start")
-    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
-    with Loading() as loading:
-        deployment = assemble(options.deployment_options(args, args.model), phases, loading)
-    with deployment:
-        code = answer(deployment, build_request(deployment, prompt, args, chat=args.chat), phases, args)
-        tell_phases(phases, deployment)
-    return code
+    with open_source(args, phases) as source:
+        answer(source, request, phases, args)
+        tell_phases(phases, source)
+    return 0
+
+
+def _prompt(args: argparse.Namespace) -> PromptLike:
+    from colibri.errors import ConfigError
+    from colibri.generation import Chat, ChatMessage
+
+    if hasattr(args, "system") and not args.chat:
+        raise ConfigError("--system", "--chat with it", "no --chat")
+    if hasattr(args, "prompt_ids"):
+        if args.chat:
+            raise ConfigError("--chat", "--prompt with it", "--prompt-ids")
+        ids: list[int] = args.prompt_ids
+        return ids
+    text: str = sys.stdin.read() if args.prompt == "-" else args.prompt
+    if not args.chat:
+        return text
+    system = [ChatMessage("system", args.system)] if hasattr(args, "system") else []
+    return Chat((*system, ChatMessage("user", text)))
+
+
+def _ids(text: str) -> list[int]:
+    """An argparse type."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected token ids separated by commas, got {text!r}") from None

@@ -90,27 +90,6 @@ def add_link(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """What is not given is taken from the checkpoint's generation_config.json."""
-    unset = argparse.SUPPRESS
-    parser.add_argument(
-        "--max-tokens", type=integer(1, 1 << 26), default=unset, metavar="N", help="longest answer"
-    )
-    parser.add_argument(
-        "--temperature", type=number(0, 100), default=unset, metavar="T", help="0: always the likeliest token"
-    )
-    parser.add_argument(
-        "--top-p", type=number(0, 1), default=unset, metavar="P", help="smallest set of this mass"
-    )
-    parser.add_argument("--top-k", type=integer(0, 1 << 31), default=unset, metavar="K", help="0: off")
-    parser.add_argument(
-        "--seed",
-        type=integer(0, (1 << 64) - 1),
-        default=unset,
-        help="of the random draws (default: drawn and told)",
-    )
-
-
 def add_listen(parser: argparse.ArgumentParser, default: str) -> None:
     """What every service has: where it listens, how it says so, how it ends."""
     parser.add_argument(
@@ -120,11 +99,6 @@ def add_listen(parser: argparse.ArgumentParser, default: str) -> None:
         "--grace", type=number(0, 3600), default=30.0, metavar="S", help="seconds to finish after SIGTERM"
     )
     parser.add_argument("--json", action="store_true", help="print the ready line as JSON")
-
-
-def add_output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--receipts", action="store_true", help="print each token's receipt after the answer")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def deployment_options(args: argparse.Namespace, model: Path) -> DeploymentOptions:

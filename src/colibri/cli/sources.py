@@ -1,0 +1,215 @@
+"""Where answers come from: a running server, asked with the client library, or an engine of this process."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from colibri.cli.phases import Phases
+
+if TYPE_CHECKING:
+    from colibri.cli.deployment import Deployment
+    from colibri.client import Client, ModelInfo
+    from colibri.coordinator.handle import RequestHandle
+    from colibri.generation import Event
+    from colibri.models.chat_renderer import ChatRenderer
+    from colibri.v1 import generation_pb2 as pb
+
+
+class Stream(Protocol):
+    """The events of one answer. `close` before the end aborts it."""
+
+    def __iter__(self) -> Iterator[Event]: ...
+
+    def close(self) -> None: ...
+
+
+class Source(Protocol):
+    """model_hash, engine_numerics_id: of what answers; workers: by name; about: a line per process that computes."""
+
+    @property
+    def model_hash(self) -> str: ...
+
+    @property
+    def engine_numerics_id(self) -> str: ...
+
+    @property
+    def workers(self) -> list[str]: ...
+
+    def start(self, request: pb.GenerateRequest, timeout_s: float) -> Stream: ...
+
+    def abort(self, request_id: str) -> bool:
+        """From any thread: the answer ends with Finished and ABORT at its next step. False: it is not running."""
+
+    def spell(self, ids: Sequence[int]) -> list[str]:
+        """How each token reads, escaped; empty without a tokenizer."""
+
+    def about(self) -> list[str]: ...
+
+
+class ServedSource:
+    """A server, by a Client that outlives it."""
+
+    def __init__(self, client: Client, info: ModelInfo) -> None:
+        self._client = client
+        self._info = info
+        self.model_hash = info.model_hash
+        self.engine_numerics_id = info.engine_numerics_id
+        self.workers = list(info.workers)
+
+    def start(self, request: pb.GenerateRequest, timeout_s: float) -> Stream:
+        return self._client.send(request, timeout_s=timeout_s)
+
+    def abort(self, request_id: str) -> bool:
+        return self._client.abort(request_id)
+
+    def spell(self, ids: Sequence[int]) -> list[str]:
+        if not self._info.has_tokenizer:
+            return ["" for _ in ids]
+        known = {token: repr(self._client.detokenize([token])) for token in set(ids)}
+        return [known[token] for token in ids]
+
+    def about(self) -> list[str]:
+        info = self._info
+        workers = ", ".join(info.workers) or "none"
+        return [
+            f"server           {self._client.target}, {info.name}, {info.compute_mode}, workers {workers}"
+        ]
+
+
+class _LocalStream:
+    def __init__(self, handle: RequestHandle) -> None:
+        self._handle = handle
+
+    def __iter__(self) -> Iterator[Event]:
+        return self._handle.events()
+
+    def close(self) -> None:
+        self._handle.cancel()
+
+
+class LocalSource:
+    """An engine of this process. It uses no gRPC of its own."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self.engine_numerics_id = deployment.numerics.id
+        self.workers = deployment.worker_names
+        self._chat: ChatRenderer | None = None
+        self._looked = False
+        self._lock = threading.Lock()
+
+    @property
+    def model_hash(self) -> str:
+        """Read only when it is wanted."""
+        return self._deployment.checkpoint.model_hash()
+
+    def start(self, request: pb.GenerateRequest, timeout_s: float) -> Stream:
+        import secrets
+        import uuid
+
+        from colibri.coordinator.validate import Draws, to_request
+        from colibri.deadline import Deadline
+
+        deployment = self._deployment
+        asked = to_request(
+            request,
+            deployment.limits,
+            deployment.tokenizer,
+            Deadline.after(timeout_s),
+            Draws(seed=lambda: secrets.randbits(64), request_id=lambda: uuid.uuid4().hex),
+            self._renderer() if request.WhichOneof("prompt") == "chat" else None,
+        )
+        return _LocalStream(deployment.engine.submit(asked))
+
+    def abort(self, request_id: str) -> bool:
+        return self._deployment.engine.abort(request_id)
+
+    def spell(self, ids: Sequence[int]) -> list[str]:
+        return [self._deployment.spell(token) for token in ids]
+
+    def about(self) -> list[str]:
+        return self._deployment.describe()
+
+    def close(self) -> None:
+        """The deployment is its owner's."""
+        if self._chat is not None:
+            self._chat.close()
+
+    def _renderer(self) -> ChatRenderer | None:
+        """Started with the first chat: it is a process of its own."""
+        from colibri.models.chat_renderer import load_chat_renderer
+
+        deployment = self._deployment
+        with self._lock:
+            if not self._looked and deployment.tokenizer is not None:
+                self._chat = load_chat_renderer(deployment.checkpoint.folder, deployment.tokenizer)
+            self._looked = True
+        return self._chat
+
+
+@contextlib.contextmanager
+def open_source(args: argparse.Namespace, phases: Phases) -> Iterator[Source]:
+    """As the options of request_options.add_where say. Raises ColibriError, and then leaves nothing running."""
+    from colibri.cli.request_options import check_where
+
+    check_where(args)
+    phases.mark("process start")
+    if hasattr(args, "target"):
+        with served_source(args, phases) as source:
+            yield source
+    else:
+        with local_source(args, Path(args.model), phases) as source:
+            yield source
+
+
+@contextlib.contextmanager
+def served_source(args: argparse.Namespace, phases: Phases) -> Iterator[ServedSource]:
+    from colibri.cli.request_options import retry
+    from colibri.cli.terminal import say
+    from colibri.client import Client
+
+    # An address where nobody is must be told at once, a server that was there may be waited for.
+    with Client(args.target) as first:
+        info = first.model_info()
+    told: list[str] = []
+
+    def tell(error: Exception, wait_s: float) -> None:
+        if str(error) not in told:
+            told[:] = [str(error)]
+            say(f"{args.prog}: {error}; asking again for up to {args.retry_within:g} s")
+
+    with Client(args.target, retry=retry(args), on_retry=tell) as client:
+        phases.mark("connected")
+        yield ServedSource(client, info)
+
+
+@contextlib.contextmanager
+def local_source(args: argparse.Namespace, model: Path, phases: Phases) -> Iterator[LocalSource]:
+    from colibri.cli import options
+    from colibri.cli.assemble import assemble
+    from colibri.cli.progress import Loading
+
+    with Loading() as loading:
+        deployment = assemble(options.deployment_options(args, model), phases, loading)
+    with deployment, contextlib.closing(LocalSource(deployment)) as source:
+        yield source
+
+
+def demo_model(phases: Phases) -> Path:
+    """The demo model's folder, built where it is not there yet."""
+    from colibri.cli.progress import Loading
+    from colibri.models.demo_model import build_demo_model, colibri_home
+
+    with Loading() as loading:
+        model = build_demo_model(
+            colibri_home(os.environ),
+            lambda stage, done, total: loading.update(f"demo model: {stage}", done, total),
+        )
+    phases.mark("demo model")
+    return model
