@@ -116,7 +116,7 @@ def deployed(model: Path, place: Place) -> Iterator[Deployment]:
         options = DeploymentOptions(
             model,
             place.workers,
-            place.mode,
+            compute_mode=place.mode,
             threads=place.threads,
             transport="unix" if shared else place.transport,
             link=LinkKind.SHARED_MEMORY if shared else LinkKind.GRPC,

@@ -60,7 +60,7 @@ def receipts(model: Path, mode: ComputeMode) -> list[list[str]]:
     """Hexadecimal receipts of the probe prompt, one list for each sampling, by `--workers 0`."""
     prompt = np.random.Generator(np.random.SFC64(5)).integers(3, 400, PROMPT_TOKENS).astype(np.uint32)
     answers = []
-    options = DeploymentOptions(model, 0, mode.value, threads=1)
+    options = DeploymentOptions(model, 0, compute_mode=mode.value, threads=1)
     with assemble(options, Phases(), Loading(False), lambda text: None) as deployment:
         for index, sampling in enumerate(SAMPLING):
             request = GenerationRequest(
