@@ -181,11 +181,9 @@ class Recovery:
         elif (task.root or task).attempts >= MAX_ATTEMPTS:
             task.settled = True
         elif len(targets) == 1:
-            task.waiting = None
             task.dispatch = replace(task.dispatch, worker=targets.pop())
             self._send(task, routes, counts=True)
         else:
-            task.waiting = None
             self._split(task, routes, found, hedge=False)
 
     def _split(self, task: Task, routes: Routes, found: dict[int, int], hedge: bool) -> None:
@@ -207,6 +205,8 @@ class Recovery:
         # A task that only waited for its worker's first connection was never sent before.
         if counts and not isinstance(task.error, NotConnected):
             self._context.happened.add(RoutingEvents(failovers=1))
+        if not isinstance(task.error, Busy):
+            task.waiting = None  # new hope, new patience; but not each time that a worker is still busy
         if not self._exchange.send(task, routes):
             self._again = True
 

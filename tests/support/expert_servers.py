@@ -95,6 +95,7 @@ class MoeBench:
         run: RunUnits | None = None,
         load: bool = True,
         max_queued: int = 64,
+        allow_faults: bool = False,
     ) -> Iterator[WorkerServer]:
         """A worker that serves; it ends abruptly unless `stop` was called before."""
         self._sockets += 1
@@ -108,9 +109,10 @@ class MoeBench:
             backend=self.backend.name,
             max_rows=self.max_rows,
             max_queued=max_queued,
+            allow_faults=allow_faults,
         )
         server = WorkerServer(config, backend=cast(Backend, _Lent(self.backend)), run=run)
-        if load and run is None:
+        if load:
             server.store.load(self.keys)
         server.start()
         try:
@@ -120,11 +122,14 @@ class MoeBench:
 
     @contextmanager
     def workers(
-        self, count: int, transport: str = "unix", run: RunUnits | None = None
+        self, count: int, transport: str = "unix", run: RunUnits | None = None, allow_faults: bool = False
     ) -> Iterator[dict[str, WorkerServer]]:
         with ExitStack() as stack:
             names = [f"w{index}" for index in range(count)]
-            yield {name: stack.enter_context(self.worker(name, transport, run=run)) for name in names}
+            yield {
+                name: stack.enter_context(self.worker(name, transport, run=run, allow_faults=allow_faults))
+                for name in names
+            }
 
     def spread(self, count: int, epoch: int = 1, replicas: int = 1) -> Placement:
         names = [f"w{index}" for index in range(count)]
