@@ -26,7 +26,7 @@ class LargestGap:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """failed: by the target, kinds in `errors`; unfinished: the run ended first; unsent: beyond the declared
+    """failed: by the target, kinds in `errors`, of each kind one message in `messages`; unfinished: the run ended first; unsent: beyond the declared
     bound of requests in flight. total_input_tokens, total_output_tokens: of whole answers. good: requests
     that met all SLOs, None without any; judged: those that could have (all but the unfinished).
     """
@@ -39,6 +39,7 @@ class Metrics:
     unsent: int
     resumed: int
     errors: Mapping[str, int]
+    messages: Mapping[str, str]
     total_input_tokens: int
     total_output_tokens: int
     peak_tokens_per_s: float
@@ -78,7 +79,8 @@ def measure(
     """percentiles: of each latency, 0 to 100."""
     records = result.records
     whole = [record for record in records if record.completed]
-    kinds = Counter(record.failure.kind for record in records if record.failure is not None)
+    failures = [record.failure for record in records if record.failure is not None]
+    kinds = Counter(failure.kind for failure in failures)
     unfinished, unsent = kinds.pop(STOPPED, 0), kinds.pop(BOUND_EXCEEDED, 0)
     ttfts = (record.ttft for record in whole)
     tpots = (record.tpot for record in whole)
@@ -91,6 +93,7 @@ def measure(
         unsent=unsent,
         resumed=sum(record.resumes > 0 for record in records),
         errors=dict(kinds.most_common()),
+        messages={failure.kind: failure.message for failure in reversed(failures) if failure.kind in kinds},
         total_input_tokens=sum(record.prompt_tokens for record in whole),
         total_output_tokens=sum(record.output_tokens for record in whole),
         peak_tokens_per_s=_peak_tokens_per_s(records, result.started),

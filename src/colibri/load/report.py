@@ -14,6 +14,8 @@ from colibri.load.record import RequestRecord
 from colibri.load.slo import Slo
 from colibri.load.validity import Validity
 
+#: Of an error's message, in the table.
+_MESSAGE = 160
 _LATENCIES = ("ttft", "tpot", "itl", "e2el")
 _NAMES = {
     "ttft": "time to first token",
@@ -90,6 +92,7 @@ class Report:
             "unsent": metrics.unsent,
             "resumed": metrics.resumed,
             "errors_by_kind": dict(metrics.errors),
+            "error_messages": dict(metrics.messages),
             "largest_gap_ms": None if gap is None else gap.gap.seconds * 1e3,
             "largest_gap_request": None if gap is None else gap.request,
             "goodput_slos_ms": {slo.metric: slo.bound_s * 1e3 for slo in self.slos},
@@ -114,7 +117,7 @@ class Report:
         metrics, validity = self.metrics, self.validity
         yield f"requests     {metrics.completed} whole, {metrics.failed} failed" + _more(metrics)
         for kind, count in metrics.errors.items():
-            yield f"             {count} x {kind}"
+            yield f"             {count} x {kind}: {metrics.messages[kind][:_MESSAGE]}"
         yield (
             f"throughput   {metrics.request_throughput:.3g} requests/s, {metrics.output_throughput:.4g} output "
             f"tokens/s, {metrics.total_token_throughput:.4g} tokens/s, in {metrics.duration_s:.1f} s"

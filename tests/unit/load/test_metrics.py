@@ -24,6 +24,7 @@ def test_by_hand() -> None:
     assert (metrics.requests, metrics.completed, metrics.failed) == (5, 2, 1)
     assert (metrics.unfinished, metrics.unsent) == (1, 1)
     assert metrics.errors == {"WorkerLost": 1}
+    assert metrics.messages == {"WorkerLost": "w0"}
     assert metrics.total_input_tokens == 6
     assert metrics.total_output_tokens == 6
     assert metrics.duration_s == 10.0

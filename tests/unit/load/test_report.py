@@ -77,6 +77,7 @@ def test_the_names_of_vllm_bench_serve() -> None:
     assert document["failed"] == 1
     assert document["request_goodput"] == pytest.approx(0.4)
     assert document["errors_by_kind"] == {"WorkerLost": 1}
+    assert document["error_messages"] == {"WorkerLost": "w0 is gone"}
     assert document["samples"] == {"ttft": 4, "tpot": 4, "itl": 4, "e2el": 4}
     assert document["largest_gap_ms"] == pytest.approx(100.0)
 
@@ -84,7 +85,7 @@ def test_the_names_of_vllm_bench_serve() -> None:
 def test_the_table_tells_what_too_few_samples_mean() -> None:
     lines = list(report([*GOOD, LOST]).lines())
     assert lines[0] == "requests     4 whole, 1 failed"
-    assert lines[1] == "             1 x WorkerLost"
+    assert lines[1] == "             1 x WorkerLost: w0 is gone"
     [row] = [line for line in lines if line.startswith("time to first token")]
     assert row.split()[-1] == "200.0"
     assert row.count("*") == 3  # p90, p99 and p99.9 of four values
