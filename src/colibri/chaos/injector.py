@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from colibri.chaos.network.base import Network
-from colibri.chaos.operator import Operator, find, serving
+from colibri.chaos.operator import Operator, find, in_use, serving
 from colibri.chaos.plan import ANY, WORKER_FAULTS, Action, LinkQuality
 from colibri.chaos.processes import send
 from colibri.chaos.schedule import Scheduled
@@ -18,7 +18,6 @@ from colibri.v1 import operator_pb2 as pb
 
 #: Of one change of the placement.
 CHANGE_S = 120.0
-_USED = frozenset({"healthy", "suspect", "unknown", ""})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Injector:
         status = self._operator.status()
         if event.spec.worker != ANY:
             return find(status, event.spec.worker)
-        candidates = [worker for worker in serving(status) if worker.health in _USED]
+        candidates = in_use(status)
         if not candidates:
             raise ColibriError("no worker serves")
         return random.Random(event.draw).choice(candidates)

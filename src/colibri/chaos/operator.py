@@ -19,6 +19,11 @@ def serving(status: pb.ClusterStatusReply) -> list[pb.WorkerInfo]:
     return sorted((w for w in status.workers if w.state == "serving"), key=lambda worker: worker.name)
 
 
+def in_use(status: pb.ClusterStatusReply) -> list[pb.WorkerInfo]:
+    """Workers that serve and that the router uses, by name."""
+    return [worker for worker in serving(status) if worker.health not in _UNUSED]
+
+
 def whats_missing(status: pb.ClusterStatusReply) -> str:
     """Why the deployment is not whole; empty where every worker that should serve does, the router uses it,
     and no change is under way."""

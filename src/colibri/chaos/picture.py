@@ -17,6 +17,7 @@ _BAR = 2
 _COLOURS = {"kill": "#c0392b", "stop": "#d68910", "link-down": "#a04000", "link": "#b9770e", "drain": "#2471a3",
             "scale": "#2471a3", "move": "#1f618d"}  # fmt: skip
 _FAULT = "#7d3c98"
+_AWAY = "#d5d8dc"
 _SERVING = {"serving", "healthy", "suspect"}
 
 
@@ -43,7 +44,7 @@ def draw(result: ChaosResult, verdict: Verdict, title: str) -> str:
     scale = _Scale(end_s, 1.1 * max(largest_ms, limit_ms or 0.0, 1.0))
     workers = sorted({moment.worker for moment in result.moments if moment.worker})
     lanes_top = TOP + PLOT + GAP
-    height = lanes_top + LANE * len(workers) + 40
+    height = lanes_top + LANE * len(workers) + 60
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"'
         f' viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
@@ -54,7 +55,8 @@ def draw(result: ChaosResult, verdict: Verdict, title: str) -> str:
         *_axes(scale, verdict, limit_ms),
         *_gaps(result, scale),
         *_lanes(result, scale, workers, lanes_top),
-        *_seconds(scale, height - 14),
+        *_seconds(scale, height - 34),
+        *_legend(result, height - 10),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -116,7 +118,7 @@ def _lanes(result: ChaosResult, scale: _Scale, workers: Sequence[str], top: floa
         own = [moment for moment in result.moments if moment.worker == worker]
         yield _text(LEFT - 8, y + 15, worker, anchor="end")
         for begin, end in _away(own, scale.end_s):
-            yield _box(scale, begin, end, y + 7, LANE - 14, "#d5d8dc", f"{worker} does not serve")
+            yield _box(scale, begin, end, y + 7, LANE - 14, _AWAY, f"{worker} does not serve")
         for moment in own:
             if moment.kind is Kind.EVENT:
                 yield from _event(scale, moment, own, y)
@@ -164,6 +166,18 @@ def _seconds(scale: _Scale, y: float) -> Iterable[str]:
         yield _text(scale.x(second), y, f"{second:g} s", anchor="middle")
 
 
+def _legend(result: ChaosResult, y: float) -> Iterable[str]:
+    """Of what happened in this run."""
+    events = (moment.action for moment in result.moments if moment.kind is Kind.EVENT)
+    words = [*dict.fromkeys(events), "does not serve, or is not used"]
+    x = float(LEFT)
+    for word in words:
+        colour = _AWAY if word == words[-1] else _COLOURS.get(word, _FAULT)
+        yield f'<rect x="{x:.1f}" y="{y - 10}" width="12" height="12" fill="{colour}"/>'
+        yield _text(x + 17, y, word)
+        x += 32 + 7.0 * len(word)
+
+
 def _ticks(top: float, count: int) -> list[float]:
     """Round numbers from 0 up to `top`, about `count` of them."""
     step = 1.0
@@ -176,6 +190,7 @@ def _text(
     x: float, y: float, text: str, *, anchor: str = "start", size: int = 12, colour: str = "#1b2631"
 ) -> str:
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}">'
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}"'
+        ' paint-order="stroke" stroke="white" stroke-width="3">'
         f"{escape(text)}</text>"
     )

@@ -63,8 +63,8 @@ class LinkQuality:
 class EventSpec:
     """One line of a phase. Exactly one of at_s (seconds from the phase's start) and every_s.
 
-    for_s: what was done is undone then. worker: a name or ANY. alone: waits until all workers serve. The
-    other fields belong to single actions: delay_s, probability: faults; workers: SCALE; layer, expert, to:
+    for_s: what was done is undone then. worker: a name or ANY. alone: waits until all workers serve; leaving:
+    until so many others do. The other fields belong to single actions: delay_s, probability: faults; workers: SCALE; layer, expert, to:
     MOVE (None: drawn); link: LINK.
     """
 
@@ -75,6 +75,7 @@ class EventSpec:
     for_s: float | None = None
     worker: str = ANY
     alone: bool = False
+    leaving: int = 0
     delay_s: float = 0.0
     probability: float = 1.0
     workers: int = 0

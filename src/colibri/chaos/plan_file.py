@@ -171,6 +171,7 @@ def _event(data: object, path: str) -> EventSpec:
         "every": parse_seconds,
         "count": _whole(1, 10_000),
         "alone": _truth,
+        "leaving": _whole(0, 256),
         **_own_keys(action),
     }
     found = _section(data, path, readers, needed=_NEEDED.get(action, ()))
@@ -178,6 +179,8 @@ def _event(data: object, path: str) -> EventSpec:
         raise ConfigError(path, "either 'at' or 'every'", "both" if "at" in found else "neither")
     if "every" in found and not found["every"]:
         raise ConfigError(f"{path}.every", "more than 0", "0")
+    if found.get("alone") and found.get("leaving"):
+        raise ConfigError(f"{path}.leaving", "no 'alone: true' beside it", "both")
     if "count" in found and "at" in found:
         raise ConfigError(f"{path}.count", "'every' beside it", "'at'")
     if action in (Action.SLOW, Action.LATE) and not found["delay"]:
@@ -191,7 +194,8 @@ def _event(data: object, path: str) -> EventSpec:
         count=found.get("count"),
         for_s=found.get("for"),
         worker=found.get("worker", ANY),
-        alone=found.get("alone", action in TAKING),
+        alone=found.get("alone", action in TAKING and "leaving" not in found),
+        leaving=found.get("leaving", 0),
         delay_s=found.get("delay", 0.0) if action in WORKER_FAULTS else 0.0,
         probability=found.get("probability", 1.0),
         workers=found.get("workers", 0),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from colibri.chaos.injector import Injector
 from colibri.chaos.network.base import Network
-from colibri.chaos.operator import Operator
+from colibri.chaos.operator import Operator, in_use
 from colibri.chaos.plan import CHANGES, Action, Plan
 from colibri.chaos.resources import Held, Sampler
 from colibri.chaos.schedule import Scheduled, end_s, schedule
@@ -176,11 +176,12 @@ class ChaosRun:
 
     def _ready(self, event: Scheduled, started: float) -> bool:
         """Whether nothing has to come back first. After the plan's time for that the run ends."""
-        if not event.spec.alone or not (missing := self._missing()):
+        missing = self._missing() if event.spec.alone else self._too_few(event.spec.leaving)
+        if not missing:
             return True
         if self._clock() - max(started + event.at_s, self._last_act) > self._plan.settle_s:
             word = event.spec.action.value
-            self._problem = f"not whole within {self._plan.settle_s:g} s before a {word}: {missing}"
+            self._problem = f"no {word} was possible within {self._plan.settle_s:g} s: {missing}"
             self._fail(event, self._problem)
             self._stop.set()
         return False
@@ -191,6 +192,16 @@ class ChaosRun:
         if self._busy_changes:
             return "a change is under way"
         return self._watch.missing(self._last_act + _SHOWS_AFTER_S)
+
+    def _too_few(self, leaving: int) -> str:
+        """Why an event may not take one more worker away; empty if it may."""
+        if not leaving:
+            return ""
+        look = self._watch.latest(self._last_act + _SHOWS_AFTER_S)
+        if look is None:
+            return "it has not told its state since"
+        count = len(in_use(look.status))
+        return "" if count > leaving else f"{count} workers serve, {leaving} others must"
 
     def _act(self, event: Scheduled) -> None:
         if event.spec.action not in CHANGES:

@@ -90,6 +90,7 @@ def test_a_whole_plan(tmp_path: Path) -> None:
         (with_event(do="kill", at="1s", every="1s"), "phases[0].events[0]", "either"),
         (with_event(do="kill", every="0s"), "phases[0].events[0].every", "more than 0"),
         (with_event(do="kill", at="1s", count=3), "phases[0].events[0].count", "'every' beside it"),
+        (with_event(do="kill", at="1s", alone=True, leaving=1), "phases[0].events[0].leaving", "alone"),
         (with_event(do="kill", at="10s"), "phases[0].events[0].at", "below the phase's 10 s"),
         (with_event(do="kill", at="1s", delay="1s"), "phases[0].events[0].delay", "unknown key"),
         (with_event(do="kill", at="1s", **{"for": "1s"}), "phases[0].events[0].for", "unknown key"),

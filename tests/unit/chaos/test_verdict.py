@@ -62,7 +62,8 @@ def test_the_ratio_of_the_p99s() -> None:
     ],
 )
 def test_what_does_not_pass(changes: dict[str, Any], oracle: OracleReport, reason: str) -> None:
-    verdict = judge(result(**({"records": (QUIET, BUSY), "limits": Limits(events=1)} | changes)), oracle)
+    usual: dict[str, Any] = {"records": (QUIET, BUSY), "limits": Limits(events=1)}
+    verdict = judge(result(**(usual | changes)), oracle)
     assert not verdict.passed
     assert any(reason in text for text in verdict.reasons)
 
