@@ -44,7 +44,7 @@ class ChatTemplate:
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         if len(source.encode("utf-8", "replace")) > _MAX_TEMPLATE_BYTES:
-            raise CheckpointError(f"chat template: expected at most {_MAX_TEMPLATE_BYTES} bytes, got more")
+            raise CheckpointError.of("chat template", "", f"at most {_MAX_TEMPLATE_BYTES} bytes", "more")
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"]
         )
@@ -54,7 +54,7 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
-            raise CheckpointError(f"chat template: not valid: {error}") from error
+            raise CheckpointError.of("chat template", "", "valid Jinja", f"the error: {error}") from error
         self._special = {"bos_token": bos_text or "", "eos_token": eos_text or ""}
 
     def render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
@@ -116,7 +116,8 @@ def _sources(folder: Path) -> dict[str, str]:
         try:
             return {DEFAULT: read_bounded(path, _MAX_TEMPLATE_BYTES).decode("utf-8")}
         except UnicodeDecodeError as error:
-            raise CheckpointError(f"{path}: not UTF-8: {error}") from error
+            got = f"text that is no UTF-8 (byte {error.start}: {error.reason})"
+            raise CheckpointError.of(path, "", "a template", got) from error
     if not (folder / CONFIG_NAME).exists():
         return {}
     value = read_object(folder / CONFIG_NAME, _MAX_CONFIG_BYTES).get("chat_template")

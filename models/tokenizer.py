@@ -64,10 +64,8 @@ class Tokenizer:
         raw = read_bounded(path, _MAX_TOKENIZER_BYTES)
         try:
             inner = tokenizers.Tokenizer.from_buffer(raw)
-        except BaseException as error:  # plain Exception, or its Rust code's panic, which is none
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise
-            raise CheckpointError.of(path, "", "a tokenizer", f"none: {error}") from error
+        except BaseException as error:
+            raise _librarys(error, str(path), "a tokenizer", "none") from error
         settings_path = Path(folder) / CONFIG_NAME
         settings = read_object(settings_path, _MAX_CONFIG_BYTES) if settings_path.exists() else {}
         return cls(inner, settings, config)
@@ -84,7 +82,10 @@ class Tokenizer:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise InvalidInput("text", "valid Unicode without lone surrogates", error.reason) from None
-        ids = list(self._inner.encode(text, add_special_tokens=False).ids)
+        try:
+            ids = list(self._inner.encode(text, add_special_tokens=False).ids)
+        except BaseException as error:  # a vocabulary without the unknown token, for one
+            raise _librarys(error, TOKENIZER_NAME, "a tokenizer that takes any text", "an error") from error
         if add_special and self.add_bos and self.bos is not None and ids[:1] != [self.bos]:
             ids.insert(0, self.bos)
         return ids
@@ -104,6 +105,14 @@ class Tokenizer:
             return stated
         # Silent configuration: what the file's own post-processor does to an empty text.
         return self.bos is not None and self._inner.encode("").ids[:1] == [self.bos]
+
+
+def _librarys(error: BaseException, where: str, expected: str, got: str) -> BaseException:
+    """The library raises plain Exception, and PanicException, which is none, where its Rust code panics; whatever
+    else came is returned as it is."""
+    if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+        return CheckpointError.of(where, "", expected, f"{got}: {error}")
+    return error
 
 
 def _flag(settings: dict[str, Any], field: str) -> bool | None:

@@ -29,10 +29,12 @@ _NAN, _INF = 0x7FC1, 0xFF80
 
 
 class Stage(Enum):
-    """When it shows: while headers are read, while the tokenizer is loaded, while weights are packed."""
+    """When it shows: while headers are read, while the tokenizer or the chat template is loaded, while weights are
+    packed."""
 
     OPEN = "open"
     TOKENIZER = "tokenizer"
+    TEMPLATE = "template"
     WEIGHTS = "weights"
 
 
@@ -578,4 +580,29 @@ VALUES = (
     _value("nan-expert", EXPERT, "layer 1, expert 3: down", 47, "[0, 47]", _NAN),
 )
 
-CASES = (*FOLDERS, *CONFIGS, *SAFETENSORS, *TENSORS, *INDICES, *TOKENIZERS, *VALUES)
+
+def _template(id: str, how: str, content: bytes, refusal: Refusal) -> CheckpointCase:
+    return CheckpointCase(
+        f"template-{id}", how, f.write("chat_template.jinja", content), refusal, Stage.TEMPLATE
+    )
+
+
+_TEMPLATE = f"{MODEL}/chat_template.jinja"
+TEMPLATES = (
+    _template("syntax", "a chat template that is no Jinja", b"{% for %}",
+              _wrong("chat template", "", "valid Jinja", f"the error: {ANY}")),
+    _template("unknown-filter", "a chat template with a filter that there is not", b"{{ messages | shell }}",
+              _wrong("chat template", "", "valid Jinja", "the error: No filter named 'shell'.")),
+    _template("latin1", "a chat template that is no UTF-8", b"gr\xfc\xdfe",
+              _wrong(_TEMPLATE, "", "a template", "text that is no UTF-8 (byte 2: invalid start byte)")),
+    _template("huge", "a chat template of 2 MiB", b" " * (2 << 20),
+              _wrong(_TEMPLATE, "", "at most 1048576 bytes", "2097152")),
+    CheckpointCase(
+        "template-unnamed", "tokenizer_config.json: chat_template = 7",
+        f.in_order(f.remove("chat_template.jinja"), f.edit("tokenizer_config.json", chat_template=7)),
+        _wrong("tokenizer_config.json", "chat_template", "a string or a list of named templates", "7"),
+        Stage.TEMPLATE,
+    ),
+)  # fmt: skip
+
+CASES = (*FOLDERS, *CONFIGS, *SAFETENSORS, *TENSORS, *INDICES, *TOKENIZERS, *TEMPLATES, *VALUES)

@@ -16,6 +16,10 @@ from colibri.models.safetensors_writer import INDEX_NAME, SINGLE_NAME
 PARAMS = RandomMixtral(
     hidden=32, ffn=48, layers=2, experts=4, top_k=2, heads=4, kv_heads=2, vocab=300, max_positions=512, seed=3
 )
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role not in ('system', 'user', 'assistant') %}"
+    "{{ raise_exception('no role ' ~ m.role) }}{% endif %}[{{ m.role }}] {{ m.content }} {% endfor %}"
+)
 Json = dict[str, Any]
 Damage = Callable[[Path], object]
 ABSENT = object()
@@ -27,8 +31,10 @@ NORM = "model.norm.weight"
 
 
 def good(folder: Path) -> Path:
-    """The checkpoint that all cases start from."""
-    return random_mixtral(folder, PARAMS)
+    """The checkpoint that all cases start from: with a chat template that knows three roles."""
+    random_mixtral(folder, PARAMS)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
 
 
 def copy(source: Path, to: Path) -> Path:
@@ -207,7 +213,7 @@ def shard(folder: Path) -> None:
     found, data = read_header(folder / SINGLE_NAME)
     found.pop("__metadata__", None)
     names = sorted(found, key=lambda name: int(found[name]["data_offsets"][0]))
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for file, part in ((FIRST, names[: len(names) // 2]), (SECOND, names[len(names) // 2 :])):
         begin = found[part[0]]["data_offsets"][0]
         end = found[part[-1]]["data_offsets"][1]

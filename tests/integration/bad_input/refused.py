@@ -14,6 +14,7 @@ from colibri.cli.assemble import DeploymentOptions, assemble
 from colibri.cli.phases import Phases
 from colibri.cli.progress import Loading
 from colibri.errors import CheckpointError
+from colibri.models.chat import load_chat_template
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.tokenizer import Tokenizer
 from tests.integration.bad_input.case import Refusal
@@ -34,6 +35,8 @@ def by_loaders(case: CheckpointCase, folder: Path) -> str:
             Checkpoint.open(folder)
         elif case.stage is Stage.TOKENIZER:
             Tokenizer.load(folder, Checkpoint.open(folder).config)
+        elif case.stage is Stage.TEMPLATE:
+            load_chat_template(folder, Tokenizer.load(folder))
         else:
             with assemble(DeploymentOptions(folder, workers=0), Phases(), Loading(enabled=False)):
                 pass
@@ -79,8 +82,9 @@ def by_command(
 
 def verbs_for(case: CheckpointCase, folder: Path) -> list[list[str]]:
     """The command lines that must refuse a checkpoint of this case."""
+    chat = ["--chat"] if case.stage is Stage.TEMPLATE else []
     lines = [
-        ["generate", str(folder), "--prompt=w1", "--workers=1", "--max-tokens=1"],
+        ["generate", str(folder), "--prompt=w1", "--workers=1", "--max-tokens=1", *chat],
         ["serve", str(folder), f"--listen=unix:{folder}.sock", "--workers=2"],
     ]
     return [["inspect", str(folder)], *lines] if case.stage is Stage.OPEN else lines

@@ -158,6 +158,24 @@ PROMPTS = (
     ),
 )  # fmt: skip
 
+CHATS = (
+    _generate("chat-empty", "a chat without messages",
+              invalid("chat.messages", "1 to 16384 messages", "0"), token_ids=None, chat=gp.Chat()),
+    _generate("chat-many", "a chat of 20,000 messages",
+              invalid("chat.messages", "1 to 16384 messages", "20000"), heavy=True, token_ids=None,
+              chat=lambda: gp.Chat(messages=[gp.ChatMessage(role="user", content="w1")] * 20_000)),
+    _generate("chat-large", "a chat of 2 MiB",
+              invalid("chat.messages", "at most 1048576 bytes", "2097156 bytes"), heavy=True, token_ids=None,
+              chat=lambda: gp.Chat(messages=[gp.ChatMessage(role="user", content="a" * (2 << 20))])),
+    _generate("chat-role", "a role that the template refuses",
+              invalid("chat.messages", "what the chat template accepts", "its error: no role robot"),
+              token_ids=None, chat=gp.Chat(messages=[gp.ChatMessage(role="robot", content="w1")])),
+    _generate("chat-long", "a chat beyond the context",
+              invalid("chat", _PROMPT_MOST, ANY), token_ids=None,
+              chat=gp.Chat(messages=[gp.ChatMessage(role="user", content="w1 " * 600)])),
+)  # fmt: skip
+
+_MIN_P, _PENALTY, _REPETITION = "0 to 1", "-2 to 2", "1e-06 to 100"
 SAMPLING = (
     _sampling("negative", _TEMPERATURE, "-1.0", temperature=-1),
     _sampling("tiny", _TEMPERATURE, "9.999999717180685e-10", temperature=1e-9),
@@ -170,7 +188,24 @@ SAMPLING = (
     _sampling("nan", _TOP_P, top_p=NAN),
     _sampling("beyond", f"0 to {VOCAB} (the vocabulary)", str(VOCAB + 1), top_k=VOCAB + 1),
     _sampling("32-bits", f"0 to {VOCAB} (the vocabulary)", str(MAX_U32), top_k=MAX_U32),
-)
+    _sampling("negative", _MIN_P, "-0.5", min_p=-0.5),
+    _sampling("above", _MIN_P, "1.5", min_p=1.5),
+    _sampling("nan", _MIN_P, min_p=NAN),
+    _sampling("zero", _REPETITION, "0.0", repetition_penalty=0),
+    _sampling("negative", _REPETITION, "-1.0", repetition_penalty=-1),
+    _sampling("above", _REPETITION, "101.0", repetition_penalty=101),
+    _sampling("nan", _REPETITION, repetition_penalty=NAN),
+    _sampling("inf", _REPETITION, repetition_penalty=INF),
+    _sampling("above", _PENALTY, "2.5", presence_penalty=2.5),
+    _sampling("nan", _PENALTY, presence_penalty=NAN),
+    _sampling("below", _PENALTY, "-2.5", frequency_penalty=-2.5),
+    _sampling("inf", _PENALTY, "-inf", frequency_penalty=-INF),
+    _generate("n-17", "17 choices", invalid("n", "1 to 16, or 0 for 1", "17"), n=17),
+    _generate("n-32-bits", "2^32 - 1 choices", invalid("n", "1 to 16, or 0 for 1", str(MAX_U32)), n=MAX_U32),
+    _generate("logprobs-21", "21 log-probabilities", invalid("logprobs", "0 to 20", "21"), logprobs=21),
+    _generate("logprobs-32-bits", "2^32 - 1 log-probabilities",
+              invalid("logprobs", "0 to 20", str(MAX_U32)), logprobs=MAX_U32),
+)  # fmt: skip
 
 STOPPING = (
     _stopping("max-tokens-zero", "max_tokens 0",
@@ -186,9 +221,37 @@ STOPPING = (
     _stopping("stop-ids-million", "a million stop ids",
               invalid("stopping.stop_ids", "at most 64 ids", "1000000 ids"), heavy=True,
               stop_ids=lambda: [1] * 1_000_000),
+    _stopping("stops-17", "17 stop strings",
+              invalid("stopping.stop", "at most 16 strings", "17 strings"), stop=["a"] * 17),
+    _stopping("stops-million", "a million stop strings",
+              invalid("stopping.stop", "at most 16 strings", "1000000 strings"), heavy=True,
+              stop=lambda: ["a"] * 1_000_000),
+    _stopping("stop-empty", "an empty stop string",
+              invalid("stopping.stop[1]", "1 to 256 bytes", "0 bytes"), stop=["a", ""]),
+    _stopping("stop-long", "a stop string of 257 bytes",
+              invalid("stopping.stop[0]", "1 to 256 bytes", "257 bytes"), stop=["a" * 257]),
+    _stopping("stop-bytes", "a stop string of 100 emoji, 400 bytes",
+              invalid("stopping.stop[0]", "1 to 256 bytes", "400 bytes"), stop=["\U0001f426" * 100]),
+    _stopping("min-beyond", "min_tokens above max_tokens",
+              invalid("stopping.min_tokens", "0 to 4 (max_tokens)", "5"), min_tokens=5),
+    _stopping("min-32-bits", "min_tokens 2^32 - 1",
+              invalid("stopping.min_tokens", "0 to 4 (max_tokens)", str(MAX_U32)), min_tokens=MAX_U32),
 )  # fmt: skip
 
 RESUME = (
+    _generate("resume-long", "more resumed ids than max_tokens",
+              invalid("resume.generated_ids", "at most max_tokens (4, which counts the whole answer)", "5"),
+              resume=gp.Resume(generated_ids=[7] * 5, receipt=1)),
+    _generate("resume-million", "a million resumed ids",
+              invalid("resume.generated_ids", "at most max_tokens (4, which counts the whole answer)", "1000000"),
+              heavy=True, resume=lambda: gp.Resume(generated_ids=[7] * 1_000_000, receipt=1)),
+    _generate("resume-ended", "resumed ids that go on after the end",
+              invalid("resume.generated_ids[1]", "no id that ends the answer", "stop id 2"),
+              resume=gp.Resume(generated_ids=[7, 2, 7], receipt=1)),
+    _generate("resume-choice", "choice 2^32 - 1",
+              invalid("resume.choice", "0 to 15", str(MAX_U32)), resume=gp.Resume(choice=MAX_U32)),
+    _generate("resume-n", "an answer resumed twice at once", invalid("n", "1 where an answer is resumed", "2"),
+              n=2, resume=gp.Resume(generated_ids=[7], receipt=1)),
     _generate("resume-beyond", "resumed ids beyond the vocabulary",
               invalid("resume.generated_ids[0]", _ID, "777"), resume=gp.Resume(generated_ids=[777], receipt=1)),
     _generate("resume-receipt", "a receipt without resumed ids",
@@ -199,13 +262,24 @@ RESUME = (
 )  # fmt: skip
 
 OTHERS = (
+    CallCase("tokenize-empty", "Tokenize of nothing", TOKENIZE, lambda: b"",
+             invalid("input", "text or chat", "neither")),
+    CallCase("tokenize-large", "Tokenize of 2 MiB", TOKENIZE,
+             _bytes(lambda: gp.TokenizeRequest(text="a" * (2 << 20))),
+             invalid("text", "at most 1048576 bytes", "2097152 bytes"), heavy=True),
+    CallCase("tokenize-special", "Tokenize of a chat that says add_special", TOKENIZE,
+             _bytes(lambda: gp.TokenizeRequest(
+                 chat=gp.Chat(messages=[gp.ChatMessage(role="user", content="w1")]), add_special=True)),
+             invalid("add_special", "unset with a chat, whose template decides", "True")),
+    CallCase("detokenize-beyond", "Detokenize of an id beyond the vocabulary", DETOKENIZE,
+             _bytes(lambda: gp.DetokenizeRequest(ids=[1, VOCAB])), invalid("ids[1]", _ID, str(VOCAB))),
     CallCase("abort-empty", "Abort without an id", ABORT, lambda: b"",
              invalid("request_id", "1 to 128 printable ASCII characters without spaces", "''")),
     CallCase("abort-garbage", "bytes that are no AbortRequest", ABORT, lambda: b"\xff",
              invalid("request", "a colibri.v1.AbortRequest", "1 bytes that are none")),
 )  # fmt: skip
 
-GENERATION = (*PROMPTS, *SAMPLING, *STOPPING, *RESUME, *OTHERS)
+GENERATION = (*PROMPTS, *CHATS, *SAMPLING, *STOPPING, *RESUME, *OTHERS)
 
 
 def forward(rows: int = 2, **fields: Any) -> rp.ForwardRequest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 @pytest.mark.parametrize("case", GOLDEN["chat"], ids=range(len(GOLDEN["chat"])))
-def test_text_and_ids_equal_those_of_transformers(demo_model: Path, case: dict[str, object]) -> None:
+def test_text_and_ids_equal_those_of_transformers(demo_model: Path, case: dict[str, Any]) -> None:
     tokenizer = Tokenizer.load(demo_model)
     template = load_chat_template(demo_model, tokenizer)
     assert template is not None
@@ -70,7 +71,7 @@ def test_a_malformed_entry_is_refused(folder: Path, value: object) -> None:
 
 
 def test_invalid_and_oversized_sources(folder: Path) -> None:
-    with pytest.raises(CheckpointError, match="not valid"):
+    with pytest.raises(CheckpointError, match="expected valid Jinja, got the error"):
         ChatTemplate("{% for %}")
     with pytest.raises(CheckpointError, match="at most 1048576 bytes"):
         ChatTemplate("x" * (1 << 20) + "é")
@@ -78,7 +79,7 @@ def test_invalid_and_oversized_sources(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="at most 1048576 bytes"):
         load_chat_template(folder, Tokenizer.load(folder))
     (folder / "chat_template.jinja").write_bytes(b"\xff")
-    with pytest.raises(CheckpointError, match="not UTF-8"):
+    with pytest.raises(CheckpointError, match="expected a template, got text that is no UTF-8"):
         load_chat_template(folder, Tokenizer.load(folder))
 
 
