@@ -47,7 +47,7 @@ class DecoderStack:
         self.backend = backend
         self._clock = clock
         self._no_logits = np.zeros((0, weights.config.vocab), dtype=np.float32)
-        self._no_rows = np.zeros((0, weights.config.hidden), dtype=np.float32)
+        self._no_rows: Array = np.zeros((0, weights.config.hidden), dtype=np.float32)
 
     def head(self, rows: Array) -> F32:
         """Logits [rows, vocab] of `StepOutput.scored_rows`."""
@@ -109,9 +109,10 @@ class DecoderStack:
         if len(batch.logit_rows):
             last = rms_norm(x[batch.logit_rows], weights.final_norm, eps, mode)
             logits = linear(last, weights.head)
-        scored: Array = self._no_rows
+        scored, scored_sequences = self._no_rows, list[int]()
         if len(batch.scored_rows):
             scored = rms_norm(x[batch.scored_rows], weights.final_norm, eps, mode)
+            scored_sequences = batch.row_sequence[batch.scored_rows].tolist()
         times.head += clock() - begun
         times.norm += norm_s
         times.qkv += qkv_s
@@ -124,7 +125,7 @@ class DecoderStack:
             batch.row_sequence[batch.logit_rows].tolist(),
             failed,
             scored,
-            batch.row_sequence[batch.scored_rows].tolist(),
+            scored_sequences,
         )
 
 

@@ -242,7 +242,8 @@ class Engine:
         with self._changed:
             while True:
                 self._retire()
-                self._roster.admit(self._clock())
+                if self._roster.waiting:
+                    self._roster.admit(self._clock())
                 if self._roster.running:
                     return True
                 if self._close_at is not None:
@@ -281,20 +282,22 @@ class Engine:
             stats.prefill_rows += 0 if sequence.decoding else rows
             sequence.computed += rows
         sampling = time.perf_counter()
-        unscored = self._score_prompts(step, output) if output.scored_sequences else ()
+        if output.scored_sequences:
+            self._score_prompts(step, output)
         for row, index in enumerate(output.sequences):
-            if index in unscored:
-                continue
-            leader = step.sequences[index]
-            choices = (leader, *self._roster.follow(leader)) if leader.followers else (leader,)
-            for sequence in choices:
-                self._choose(sequence, output.logits[row])
+            sequence, logits = step.sequences[index], output.logits[row]
+            if sequence.followers:
+                for follower in self._roster.follow(sequence):
+                    self._choose(follower, logits)
+            self._choose(sequence, logits)
         now = time.perf_counter()
         times.sample += now - sampling
         times.other += now - begun - (times.total - before)
         stats.steps += 1
 
     def _choose(self, sequence: Sequence, logits: F32) -> None:
+        if sequence.pages is None:
+            return  # it ended in this step: its prompt has no log-probabilities
         try:
             end = sequence.choose(self._stack.backend, logits)
         except ColibriError as error:
@@ -304,11 +307,8 @@ class Engine:
         if end is not None:
             self._finish(sequence, end)
 
-    def _score_prompts(self, step: Step, output: StepOutput) -> SequenceOf[int]:
-        """Log-probabilities of prompts, a bounded number of rows at a time. Returns which of the step's sequences
-        ended for want of them.
-        """
-        failed = []
+    def _score_prompts(self, step: Step, output: StepOutput) -> None:
+        """Log-probabilities of prompts, a bounded number of rows at a time."""
         for index in dict.fromkeys(output.scored_sequences):
             rows = output.scored_rows[[at == index for at in output.scored_sequences]]
             try:
@@ -317,8 +317,6 @@ class Engine:
                     step.sequences[index].score_prompt(self._stack.backend, logits)
             except ColibriError as error:
                 self._fail_request_of(step.sequences[index], error)
-                failed.append(index)
-        return failed
 
     def _fail_step(self, error: Exception) -> None:
         if not isinstance(error, ColibriError):

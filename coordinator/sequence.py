@@ -103,25 +103,27 @@ class Sequence:
         Raises ColibriError when the logits hold NaN or +Inf, which nothing that a request says can cause.
         """
         request, shaper, text = self.request, self._shaper, self._text
+        index = self.known - len(request.prompt_ids)
         try:
-            token = backend.sample(
-                logits if shaper is None else shaper.shaped(logits), self.sampling, self.generated
-            )
+            token = backend.sample(logits if shaper is None else shaper.shaped(logits), self.sampling, index)
             logprobs = None if self._logprobs is None else self._score(backend, logits, token)
         except ValueError as error:
-            raise ColibriError(f"token {self.generated} cannot be chosen: {error}") from error
+            raise ColibriError(f"token {index} cannot be chosen: {error}") from error
         self.receipt = next_receipt(self.receipt, logits, token)
         self.ids[self.known] = token
         self.known += 1
         if shaper is not None:
             shaper.saw(token)
-        piece = None if text is None else text.push(token, may_stop=self.generated >= request.min_tokens)
-        self.handle.put(token, self.receipt, self.slot, piece, logprobs)
+        if text is None:
+            self.handle.put(token, self.receipt, self.slot, None, logprobs)
+        else:
+            piece = text.push(token, may_stop=index + 1 >= request.min_tokens)
+            self.handle.put(token, self.receipt, self.slot, piece, logprobs)
         if token in request.stop_ids:
             return End(FinishReason.STOP)
         if text is not None and text.stopped is not None:
             return End(FinishReason.STOP, text.stopped)
-        return End(FinishReason.LENGTH) if self.generated == request.max_tokens else None
+        return End(FinishReason.LENGTH) if index + 1 == request.max_tokens else None
 
     def score_prompt(self, backend: Backend, logits: F32) -> None:
         """logits [rows, vocab] of the prompt's next rows, its last row left out; tells the prompt when it is

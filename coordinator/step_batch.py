@@ -69,7 +69,7 @@ def compose_step(running: SequenceOf[Sequence], budget: StepBudget) -> Step:
             row_sequence=np.repeat(np.arange(len(chosen), dtype=np.int32), rows),
             page_table=KvCache.page_table([s.pages for s in sequences if s.pages is not None]),
             logit_rows=(ends - 1)[completes],
-            scored_rows=_scored_rows(chosen),
+            scored_rows=_scored_rows(chosen) if [s for s in sequences if s.scoring] else _NO_ROWS,
             deadline=Deadline(None if last == math.inf else last),
             priority=max(s.request.priority for s in sequences),
         ),
@@ -78,8 +78,6 @@ def compose_step(running: SequenceOf[Sequence], budget: StepBudget) -> Step:
 
 def _scored_rows(chosen: SequenceOf[tuple[Sequence, int]]) -> NDArray[np.intp]:
     """The rows of each prompt that is scored, but its last, which the sampler has."""
-    if not any(sequence.scoring for sequence, _ in chosen):
-        return _NO_ROWS
     parts, begin = [], 0
     for sequence, count in chosen:
         if sequence.scoring:
