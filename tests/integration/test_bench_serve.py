@@ -19,7 +19,8 @@ from colibri.load.lengths import Fixed
 from colibri.load.metrics import measure
 from colibri.load.oracle import Judge
 from colibri.load.prompts import RandomIds
-from colibri.load.runner import LoadRun, RunLimits
+from colibri.load.result import RunLimits
+from colibri.load.runner import LoadRun
 from colibri.load.targets.colibri_grpc import GrpcTarget
 from colibri.load.workload import Workload, drawn
 from tests.support.clusters import eventually

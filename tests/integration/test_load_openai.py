@@ -11,7 +11,8 @@ from colibri.load.arrivals import ClosedLoop
 from colibri.load.lengths import Fixed, Uniform
 from colibri.load.metrics import measure
 from colibri.load.prompts import RandomIds
-from colibri.load.runner import LoadRun, RunLimits, RunResult
+from colibri.load.result import RunLimits, RunResult
+from colibri.load.runner import LoadRun
 from colibri.load.targets.openai_http import OpenAITarget, PromptForm
 from colibri.load.workload import SamplingSpec, Workload, drawn
 from tests.support.openai_server import OpenAIServer, openai_server

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from colibri.load.metrics import measure
 from colibri.load.oracle import ExpectedAnswer, Judge, Oracle
 from colibri.load.prompts import RandomIds
 from colibri.load.record import BOUND_EXCEEDED, STOPPED
-from colibri.load.runner import LoadRun, RunLimits
+from colibri.load.result import RunLimits
+from colibri.load.runner import LoadRun
 from colibri.load.targets.colibri_grpc import GrpcTarget
 from colibri.load.validity import judge_run
 from colibri.load.workload import SamplingSpec, Workload, drawn
@@ -178,6 +180,10 @@ def test_nobody_there(tmp_path: Path) -> None:
         run.wait(WAIT_S)
 
 
+def has_tokens(run: LoadRun, count: int) -> bool:
+    return run.progress().tokens >= count
+
+
 def test_resumed_answers_are_the_same(model: TinyModel, tmp_path: Path) -> None:
     """A step fails in the middle of the answers: with `resume` they go on, and oracle and reader see one answer
     each."""
@@ -200,7 +206,7 @@ def test_resumed_answers_are_the_same(model: TinyModel, tmp_path: Path) -> None:
             target = GrpcTarget(served.target, resume=resume)
             with LoadRun(target, work, ClosedLoop(3, requests=3), LIMITS) as run:
                 gate.let(5)
-                wait_for("tokens", lambda run=run: run.progress().tokens >= 3)
+                wait_for("tokens", partial(has_tokens, run, 3))
                 gate.error = WorkerLost("w0 is gone", retry_after_s=0.01)
                 gate.open()
                 result = run.wait(WAIT_S)

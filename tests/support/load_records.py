@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from colibri.load.arrivals import ClosedLoop
 from colibri.load.record import Failure, RequestRecord
-from colibri.load.runner import RunLimits, RunResult
+from colibri.load.result import RunLimits, RunResult
 from colibri.load.workload import LoadRequest, SamplingSpec
 
 

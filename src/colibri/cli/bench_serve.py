@@ -20,7 +20,7 @@ from colibri.cli.terminal import say
 if TYPE_CHECKING:
     from colibri.cli.load_options import Load
     from colibri.load.oracle import Oracle
-    from colibri.load.runner import RunResult
+    from colibri.load.result import RunResult
     from colibri.load.workload import LoadRequest
 
 #: Beyond the last request's own time.

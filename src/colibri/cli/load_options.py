@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from colibri.client import ModelInfo
     from colibri.load.arrivals import Arrivals
     from colibri.load.prompts import Prompts
-    from colibri.load.runner import RunLimits
+    from colibri.load.result import RunLimits
     from colibri.load.targets.target import Target
     from colibri.load.trace_file import TraceEntry
     from colibri.load.workload import Workload
@@ -186,7 +186,7 @@ def read_load(args: argparse.Namespace) -> Load:
     """What the options say. Asks a colibri server for its model and its tokenizer. Raises ConfigError for options
     that do not fit together, ColibriError when the server does not answer."""
     from colibri.load.arrivals import ClosedLoop, gamma, limited
-    from colibri.load.runner import RunLimits
+    from colibri.load.result import RunLimits
     from colibri.load.trace_file import read_trace, trace_arrivals
 
     _check(args)

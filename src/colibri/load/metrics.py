@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from colibri.load.distribution import PERCENTILES, Distribution, distribution
 from colibri.load.record import BOUND_EXCEEDED, STOPPED, Gap, RequestRecord
-from colibri.load.runner import RunResult
+from colibri.load.result import RunResult
 from colibri.load.slo import Slo, meets_all
 
 
@@ -26,9 +26,10 @@ class LargestGap:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """failed: by the target, kinds in `errors`, of each kind one message in `messages`; unfinished: the run ended first; unsent: beyond the declared
-    bound of requests in flight. total_input_tokens, total_output_tokens: of whole answers. good: requests
-    that met all SLOs, None without any; judged: those that could have (all but the unfinished).
+    """failed: by the target, kinds in `errors`, of each kind one message in `messages`; unfinished: the run
+    ended first; unsent: beyond the declared bound of requests in flight. total_input_tokens,
+    total_output_tokens: of whole answers. good: requests that met all SLOs, None without any; judged: those
+    that could have (all but the unfinished).
     """
 
     duration_s: float

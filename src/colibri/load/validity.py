@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from colibri.errors import ConfigError
 from colibri.load.distribution import Distribution, distribution
 from colibri.load.record import BOUND_EXCEEDED
-from colibri.load.runner import RunResult
+from colibri.load.result import RunResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from colibri.load.arrivals import OpenLoop
 from colibri.load.lengths import Fixed
 from colibri.load.prompts import RandomIds
 from colibri.load.record import Recording
-from colibri.load.runner import LoadRun, Progress
+from colibri.load.result import Progress
+from colibri.load.runner import LoadRun
 from colibri.load.workload import Workload, drawn
 
 BEFORE = Progress(elapsed_s=2.0, sent=10, in_flight=3, completed=7, failed=0, tokens=100)
