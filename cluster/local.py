@@ -139,12 +139,12 @@ class LocalLauncher:
                 self._slots.pop(name, None)
 
     def status(self) -> tuple[WorkerStatus, ...]:
-        """Of each worker, in the order in which they were added."""
+        """Of each worker, in the order of their names."""
         with self._lock:
             slots = list(self._slots.values())
         if not slots:
             return tuple(WorkerStatus(name, WorkerState.STOPPED, pin) for name, pin in self._first.items())
-        return tuple(slot.status for slot in slots)
+        return tuple(slot.status for slot in sorted(slots, key=lambda slot: (len(slot.name), slot.name)))
 
     def pins(self) -> Mapping[str, WorkerPin]:
         """Of the workers that there are."""

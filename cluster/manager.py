@@ -14,7 +14,7 @@ from colibri.cluster.pinning_plan import WorkerPin, choose_pins
 from colibri.cluster.reconcile import ManagerOptions, Reconciler, Workforce
 from colibri.cluster.transaction import Step
 from colibri.deadline import Clock, Deadline
-from colibri.errors import Busy, ColibriError, DeadlineExpired, ShuttingDown
+from colibri.errors import Busy, ColibriError, DeadlineExpired, InvalidInput, ShuttingDown
 
 _MAX_WAITING = 8
 #: How often, at most, the thread looks around when nobody wakes it, seconds.
@@ -125,7 +125,8 @@ class PlacementManager:
         except ColibriError as error:
             # Workers that it has started are let go when nothing lies on them.
             self._state.wish(before)
-            self._state.failed(error)
+            if not isinstance(error, InvalidInput):
+                self._state.failed(error)
             self._log(f"{ticket.command.text}: taken back: {error.message}")
             ticket.end(error)
             if isinstance(error, ShuttingDown):
