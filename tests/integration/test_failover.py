@@ -1,5 +1,5 @@
-"""Whatever happens to one worker, while another holds its experts: no row fails, and no bit differs from the executor of
-this process."""
+"""Whatever happens to one worker, while another holds its experts: no row fails, and no bit differs from the executor
+of this process."""
 
 from __future__ import annotations
 

@@ -110,3 +110,62 @@ def test_epochs_never_go_back() -> None:
     directory.publish(membership(3, "a"))
     with pytest.raises(InvalidInput, match=r"membership\.placement\.epoch: expected at least 3, got 2"):
         directory.publish(membership(2))
+
+
+def test_readers_hold_up_whoever_waits_for_their_epoch() -> None:
+    directory = Directory(membership(1, "a"))
+    assert directory.wait_unused(1, 0.0)
+    with directory.reading() as old:
+        assert directory.wait_unused(1, 0.0)  # nobody reads an older epoch
+        directory.publish(membership(2, "a"))
+        begin = time.monotonic()
+        assert not directory.wait_unused(2, 0.05)
+        assert time.monotonic() - begin >= 0.05
+        with directory.reading() as new:
+            assert (old.placement.epoch, new.placement.epoch) == (1, 2)
+    assert directory.wait_unused(2, 0.0)
+
+
+def test_the_last_reader_wakes_who_waits() -> None:
+    directory = Directory(membership(1, "a"))
+    readers = [directory.enter() for _ in range(3)]
+    directory.publish(membership(3, "a"))
+    done: list[bool] = []
+    waiter = threading.Thread(target=lambda: done.append(directory.wait_unused(3, 10.0)))
+    waiter.start()
+    for reader in readers:
+        assert waiter.is_alive()
+        directory.leave(reader)
+    waiter.join(10.0)
+    assert done == [True]
+
+
+def test_no_reader_is_missed_however_many_threads() -> None:
+    """While epochs change all the time, nobody is with an epoch of which wait_unused said that it is unused."""
+    directory = Directory(membership(1, "a"))
+    retired, over, problems = [0], threading.Event(), []
+
+    def read() -> None:
+        while not over.is_set():
+            with directory.reading() as seen:
+                for _ in range(20):
+                    if seen.placement.epoch < retired[0]:
+                        problems.append((seen.placement.epoch, retired[0]))
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for epoch in range(2, 60):
+        directory.publish(membership(epoch, "a"))
+        assert directory.wait_unused(epoch, 10.0)
+        retired[0] = epoch
+    over.set()
+    for thread in threads:
+        thread.join(10.0)
+    assert problems == []
+
+
+def test_partners_hold_an_expert_in_common() -> None:
+    placement = Placement(1, ("a", "b", "c", "d"), (((0, 1), (2,)), ((1, 0), (2, 3))))
+    assert [placement.partners(index) for index in range(4)] == [{1}, {0}, {3}, {2}]
+    assert all(not spread(2, 5, ["a", "b"]).partners(index) for index in range(2))

@@ -11,19 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colibri.errors import InvalidInput
-from colibri.kernels.api import F32, U32, GateResult
+from colibri.kernels.api import U32, GateResult
 from colibri.router_service.plan import SMALL_ENTRIES, Dispatch, LayerPlan, OwnerTable, plan_layer
 from colibri.router_service.plan_large import plan_large
 from colibri.router_service.plan_small import plan_small
-
-
-def make_gate(rng: np.random.Generator, rows: int, top_k: int, experts: int, bad: float = 0.0) -> GateResult:
-    ids = np.argsort(rng.random((rows, experts)), axis=1)[:, :top_k].astype(np.uint16).reshape(rows, top_k)
-    weights = rng.random((rows, top_k), dtype=np.float32)
-    ok = rng.random(rows) >= bad
-    ids[~ok] = 0
-    weights[~ok] = 0
-    return GateResult(ids, weights, ok)
+from tests.support.layer_plans import HIDDEN, entries_of, execute, make_gate, merge, slot_order_sum
 
 
 @st.composite
@@ -37,20 +29,6 @@ def cases(draw: st.DrawFn) -> tuple[GateResult, U32, int]:
     crowd = draw(st.sampled_from([workers, 1, min(2, workers)]))
     owner = rng.integers(workers - crowd, workers, experts).astype(np.uint32)
     return make_gate(rng, rows, top_k, experts, draw(st.sampled_from([0.0, 0.0, 0.3, 1.0]))), owner, workers
-
-
-def entries_of(dispatch: Dispatch) -> list[tuple[int, int, int, int, float]]:
-    """(expert, row of the batch, slot, unit, weight) in the order sent."""
-    batch = dispatch.batch
-    experts = np.repeat(batch.group_expert, batch.group_count).tolist()
-    columns = (
-        experts,
-        dispatch.rows[batch.entry_row].tolist(),
-        batch.entry_slot.tolist(),
-        batch.entry_unit.tolist(),
-        batch.entry_weight.tolist(),
-    )
-    return list(zip(*columns, strict=True))
 
 
 def naive_units(gate: GateResult, owner: U32, row: int) -> list[tuple[int, int, int]]:
@@ -151,44 +129,6 @@ def assert_same_plan(a: LayerPlan, b: LayerPlan) -> None:
             strict=True,
         )
         assert all(x.tolist() == y.tolist() and x.dtype == y.dtype for x, y in pairs)
-
-
-HIDDEN = 5
-
-
-def slot_order_sum(gate: GateResult, expert_out: F32) -> F32:
-    """The contract in its own words, one fp32 rounding per product and per sum."""
-    y = np.zeros((len(gate.ok), HIDDEN), dtype=np.float32)
-    for row in np.flatnonzero(gate.ok).tolist():
-        for slot, expert in enumerate(gate.experts[row].tolist()):
-            product = gate.weights[row, slot] * expert_out[row, expert]
-            y[row] = product if slot == 0 else y[row] + product
-    return y
-
-
-def execute(plan: LayerPlan, expert_out: F32) -> list[F32]:
-    """What the workers would answer, entry by entry."""
-    parts = []
-    for dispatch in plan.dispatches:
-        out = np.zeros((len(dispatch.unit_row), HIDDEN), dtype=np.float32)
-        products = {}
-        for expert, row, slot, unit, weight in entries_of(dispatch):
-            products[unit, slot] = np.float32(weight) * expert_out[row, expert]
-        for unit in range(len(out)):
-            first, count = int(dispatch.unit_first_slot[unit]), int(dispatch.batch.unit_slots[unit])
-            for slot in range(first, first + count):
-                out[unit] = products[unit, slot] if slot == first else out[unit] + products[unit, slot]
-        parts.append(out)
-    return parts
-
-
-def merge(plan: LayerPlan, parts: list[F32], rows: int) -> F32:
-    y = np.zeros((rows, HIDDEN), dtype=np.float32)
-    for row in range(rows):
-        for n, t in enumerate(range(plan.row_offsets[row], plan.row_offsets[row + 1])):
-            term = parts[plan.part[t]][plan.index[t]]
-            y[row] = term if n == 0 else y[row] + term
-    return y
 
 
 @given(cases(), st.integers(0, 2**32 - 1))
