@@ -41,7 +41,7 @@ def serve_echo(listen: str, reply_bytes: int) -> None:
             yield reply
 
     server = grpc.server(ThreadPoolExecutor(4), options=server_options(64 << 20))
-    handler = grpc.stream_stream_rpc_method_handler(echo)
+    handler: Any = grpc.stream_stream_rpc_method_handler(echo)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", {"Echo": handler}),))
     port = server.add_insecure_port(listen)
     server.start()
@@ -123,7 +123,8 @@ def _echo_arm(target: str, size: int) -> Callable[[], object]:
 
     channel = grpc.insecure_channel(target, options=channel_options(64 << 20))
     outbox: SimpleQueue[bytes] = SimpleQueue()
-    stream: Any = channel.stream_stream("/bench.Echo/Echo")(iter(outbox.get, None))
+    echo: Any = channel.stream_stream("/bench.Echo/Echo")
+    stream = echo(iter(outbox.get, None))
     message = bytes(size)
 
     def call() -> object:
@@ -206,7 +207,7 @@ def _router_arms(target: str, model: Path, rows: int) -> dict[str, Any]:
         atexit.register(executor.close)
 
         def run() -> object:
-            (result,) = executor.run(0, x, plan, membership, Deadline(), 0)
+            (result,) = executor.run(0, x, plan, membership, Deadline(), 0).results
             if isinstance(result, Exception):
                 raise result
             return result

@@ -138,7 +138,7 @@ def measure_plans(workers: int) -> dict[int, dict[str, float]]:
 
     draw = np.random.default_rng(0)
     table = OwnerTable.of((np.arange(EXPERTS) % workers).astype(np.uint32), workers)
-    result = {}
+    result: dict[int, dict[str, float]] = {}
     for rows in PLAN_ROWS:
         experts = np.argsort(draw.random((rows, EXPERTS)), axis=1)[:, :TOP_K].astype(np.uint16)
         gate = GateResult(experts, draw.random((rows, TOP_K), dtype=np.float32), np.ones(rows, np.bool_))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.core.speed import Ours, spread, transformers
+from benchmarks.core.speed import Ours, Transformers, spread, transformers
 from colibri.models.demo_model import build_demo_model, colibri_home
 
 PREFILL, PROMPT, NEW = 512, 32, 64
@@ -32,9 +32,10 @@ def main() -> int:
     with Ours(model, args.workers, link=args.link) as ours, transformers(model) as theirs:
         vocab = ours.deployment.checkpoint.config.vocab
         ids = np.random.Generator(np.random.SFC64(1)).integers(3, vocab, PREFILL).tolist()
-        for arm in (ours, theirs):
-            arm.run(ids, 8)
+        ours.run(ids, 8)
+        theirs.run(ids, 8)
         for index in range(args.rounds):
+            arms: list[tuple[Ours | Transformers, list[tuple[float, float]]]]
             arms = [(ours, speeds[0]), (theirs, speeds[1])]
             for arm, into in arms if index % 2 == 0 else arms[::-1]:
                 into.append((PREFILL / arm.run(ids, 0).prefill_s, arm.run(ids[:PROMPT], NEW).decode_tokens_s))

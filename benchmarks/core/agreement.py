@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,8 @@ def peer_logits(model: Path, sequences: Mapping[str, Sequence[int]]) -> dict[str
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "in.npz"), Path(folder, "out.npz")
         with source.open("wb") as file:
-            np.savez(file, **{name: np.array(ids, np.int64) for name, ids in sequences.items()})
+            arrays: dict[str, Any] = {name: np.array(ids, np.int64) for name, ids in sequences.items()}
+            np.savez(file, **arrays)
         command = [python(), script("hf_logits.py"), str(model), str(source), str(target)]
         subprocess.run(command, check=True, capture_output=True, timeout=900)
         with np.load(target, allow_pickle=False) as found:

@@ -11,10 +11,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from colibri.coordinator.decoder import DecoderStack, StepBatch
+from colibri.coordinator.decoder import DecoderStack
 from colibri.coordinator.decoder_weights import DecoderWeights
 from colibri.coordinator.kv_cache import KvCache, KvShape
 from colibri.coordinator.stats import PhaseTimes
+from colibri.coordinator.step_batch import StepBatch
 from colibri.deadline import Deadline
 from colibri.expert_service.execute import run_units
 from colibri.expert_service.store import WeightStore

@@ -130,7 +130,7 @@ def decode_ratio(model: Path, workers: int, rounds: int, prompt: Sequence[int], 
         ours.run(prompt, 8)
         theirs.run(prompt, 8)
         for index in range(rounds):
-            arms = [(ours, ours_s), (theirs, theirs_s)]
+            arms: list[tuple[Ours | Transformers, list[float]]] = [(ours, ours_s), (theirs, theirs_s)]
             for arm, into in arms if index % 2 == 0 else arms[::-1]:
                 into.append(arm.run(prompt, new).decode_tokens_s)
     ratio = statistics.median(a / b for a, b in zip(ours_s, theirs_s, strict=True))

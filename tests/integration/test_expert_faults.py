@@ -311,7 +311,7 @@ def test_pieces_that_do_not_fit(
 def test_a_wrong_checksum_is_answered(quick: WorkerClient) -> None:
     data = bytearray(b"".join(write_frame(quick.request(4), bytes(256))))
     data[-1] ^= 0x10
-    quick.link.send((data,))  # type: ignore[list-item]
+    quick.link.send((bytes(data),))
     header = quick.reply().header
     assert (header.correlation_id, header.kind, header.retry) == (4, KIND.FRAME_KIND_ERROR, SAME)
     assert header.error_message.startswith("crc32c: expected 0x")

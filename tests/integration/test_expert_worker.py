@@ -259,7 +259,7 @@ def one_entry() -> dict[str, Any]:
 
 
 def test_handshake(client: WorkerClient, tiny_mixtral: Path) -> None:
-    right = {
+    right: dict[str, Any] = {
         "protocol_min": 1,
         "protocol_max": 3,
         "model_hash": Checkpoint.open(tiny_mixtral).model_hash(),
@@ -507,6 +507,7 @@ def test_reflection_describes_the_data_plane(client: WorkerClient) -> None:
 
 
 def test_a_call_that_does_not_exist(client: WorkerClient) -> None:
-    error = failure(lambda: client.channel.unary_unary("/colibri.v1.Expert/Evil")(b"", timeout=WAIT_S))
+    evil: Any = client.channel.unary_unary("/colibri.v1.Expert/Evil")
+    error = failure(lambda: evil(b"", timeout=WAIT_S))
     assert isinstance(error, grpc.Call)
     assert error.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -134,7 +135,7 @@ class TestAnswers:
         assert tokens_of(again) == tokens_of(first)
 
     def test_resume_goes_on_bit_for_bit(self, served: Served) -> None:
-        asked = {
+        asked: dict[str, Any] = {
             "max_tokens": 20,
             "temperature": 0.8,
             "top_p": 0.9,
@@ -227,7 +228,9 @@ class TestRefusals:
     def test_no_prompt_at_all(self, served: Served) -> None:
         with grpc.insecure_channel(served.target) as channel:
             stub = generation_pb2_grpc.GenerationStub(channel)
-            with pytest.raises(grpc.RpcError, match="prompt: expected text, token_ids or chat, got none of them"):
+            with pytest.raises(
+                grpc.RpcError, match="prompt: expected text, token_ids or chat, got none of them"
+            ):
                 list(stub.Generate(pb.GenerateRequest(), timeout=WAIT_S))
 
     def test_a_server_that_is_not_there(self, tmp_path: Path) -> None:

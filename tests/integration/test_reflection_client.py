@@ -13,7 +13,8 @@ from colibri.cli.assemble import DeploymentOptions, assemble
 from colibri.cli.phases import Phases
 from colibri.cli.progress import Loading
 from colibri.generation import Tokens
-from tests.integration.test_serve import BACKEND, serving
+from tests.support.clusters import BACKEND
+from tests.support.serving import serving
 from tests.support.tiny_engine import ask
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "reflection_client.py"

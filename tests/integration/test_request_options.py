@@ -87,6 +87,7 @@ class TestChat:
         replies = ask(stub, chat=HELLO, echo=True, sampling=GREEDY)
         text = "<s>[user]hello é</s>[assistant]"
         ids = model.tokenizer.encode(text, add_special=False)
+        assert model.tokenizer.bos is not None
         assert ids.count(model.tokenizer.bos) == 1
         assert (list(replies[1].prompt.ids), replies[1].prompt.text) == (ids, text)
         assert replies[0].accepted.prompt_tokens == len(ids)
@@ -230,7 +231,10 @@ class TestDefaults:
 
 def test_abort_ends_every_choice(model: TinyModel, tmp_path: Path) -> None:
     turnstile = Turnstile(model.router)
-    with serve(model, tmp_path, OPTIONS, turnstile) as served, grpc.insecure_channel(served.target) as channel:
+    with (
+        serve(model, tmp_path, OPTIONS, turnstile) as served,
+        grpc.insecure_channel(served.target) as channel,
+    ):
         stub = Stub(channel)
         request = pb.GenerateRequest(
             request_id="q",

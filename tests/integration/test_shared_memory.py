@@ -10,9 +10,10 @@ import signal
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -72,9 +73,9 @@ def one_worker(bench: MoeBench, target: str) -> Directory:
 @contextmanager
 def routed(
     bench: MoeBench, directory: Directory, kind: LinkKind | None = None
-) -> Iterator[tuple[MoeRouter, dict[str, ColibriError]]]:
+) -> Iterator[tuple[MoeRouter, Mapping[str, ColibriError]]]:
     """A router that is connected, and what failed of that. kind None: the default."""
-    chosen = {} if kind is None else {"link": kind}
+    chosen: dict[str, Any] = {} if kind is None else {"link": kind}
     executor = RemoteExecutor(bench.identity(), bench.limits, directory, **chosen)
     try:
         yield bench.router(directory, executor), executor.connect()

@@ -68,7 +68,7 @@ def openai_server() -> Iterator[OpenAIServer]:
                     return self._end()
                 text = f" {number}\u2028"
                 self._event({"choices": [{"delta": {"content": text}} if chat else {"text": text}]})
-            last = {"delta": {}} if chat else {"text": ""}
+            last: dict[str, object] = {"delta": {}} if chat else {"text": ""}
             self._event({"choices": [{**last, "finish_reason": "length"}]})
             prompt = body.get("prompt") or body["messages"][0]["content"]
             length = len(prompt) if isinstance(prompt, list) else len(prompt.split())

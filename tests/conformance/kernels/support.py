@@ -111,7 +111,9 @@ def paged_cache(
     for sequence, length in enumerate(lengths):
         for i in range(needed[sequence]):
             table[sequence, i] = free.pop()
-        for position in range(length if k is not None and v is not None else 0):
+        if k is None or v is None:
+            continue
+        for position in range(length):
             at, slot = table[sequence, position // page], position % page
             keys[at, :, slot] = k[sequence][:, position]
             values[at, :, slot] = v[sequence][:, position]

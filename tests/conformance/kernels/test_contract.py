@@ -114,8 +114,8 @@ def test_experts(cpu: Backend, rng: np.random.Generator, mode: ComputeMode) -> N
     chosen = np.array([rng.permutation(3)[:2] for _ in range(20)], dtype=np.uint16)
     weights = rng.random((20, 2)).astype(np.float32)
     batch, _ = unit_batch(chosen, weights, folded=True)
-    got = cpu.expert_units(x, [cpu.pack_expert(*m, mode) for m in matrices], batch)
-    outs = [contract.expert(x, *m, dtype) for m in matrices]
+    got = cpu.expert_units(x, [cpu.pack_expert(gate, up, down, mode) for gate, up, down in matrices], batch)
+    outs = [contract.expert(x, gate, up, down, dtype) for gate, up, down in matrices]
     rows = np.arange(20)
     slots = [
         contract.mul(

@@ -202,7 +202,9 @@ def test_expert_units(
     batch, _ = unit_batch(chosen, rng.random((45, 2)).astype(np.float32), folded=True)
 
     def compute(b: Backend) -> list[Array]:
-        return [b.expert_units(x, [b.pack_expert(*kept[e], mode) for e in batch.group_expert], batch)]
+        experts_of = (kept[expert] for expert in batch.group_expert)
+        packed = [b.pack_expert(gate, up, down, mode) for gate, up, down in experts_of]
+        return [b.expert_units(x, packed, batch)]
 
     assert_all_equal(cpu_backends, compute)
 
@@ -215,13 +217,13 @@ def test_rows_alone_and_in_a_crowd(
     x = stored(rng.standard_normal((total, hidden)), row_dtype(mode))
     residual = rng.standard_normal((total, hidden)).astype(np.float32)
     weight = stored(rng.standard_normal((50, hidden)), row_dtype(mode))
-    matrices = [
+    gate, up, down = (
         stored(rng.standard_normal(s), row_dtype(mode)) for s in ((ffn, hidden), (ffn, hidden), (hidden, ffn))
-    ]
+    )
     norm = rng.standard_normal(hidden).astype(np.float32)
     weights = rng.random((total, 1)).astype(np.float32)
     for b in cpu_backends:
-        packed, expert = b.pack_linear(weight, mode), b.pack_expert(*matrices, mode)
+        packed, expert = b.pack_linear(weight, mode), b.pack_expert(gate, up, down, mode)
 
         def compute(rows: Array, b=b, packed=packed, expert=expert) -> list[Array]:  # type: ignore[no-untyped-def]
             batch, _ = unit_batch(np.zeros((len(rows), 1), dtype=np.uint16), weights[rows], folded=False)

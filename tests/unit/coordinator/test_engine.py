@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -138,15 +139,20 @@ class TestScheduling:
                 engine.submit(ask([1], 1, request_id=i, priority=p))
                 for i, p in (("a", 0), ("b", 5), ("c", 5))
             ]
-            threads = [
-                threading.Thread(target=lambda h=h: (read(h), order.append(h.request.request_id)))
-                for h in handles
-            ]
+
+            def take(handle: RequestHandle) -> None:
+                read(handle)
+                order.append(handle.request.request_id)
+
+            def answered(count: int) -> bool:
+                return len(order) == count
+
+            threads = [threading.Thread(target=take, args=(handle,)) for handle in handles]
             for thread in threads:
                 thread.start()
             for count in range(1, 5):
                 turnstile.let()
-                wait_for("an answer", lambda count=count: len(order) == count)
+                wait_for("an answer", partial(answered, count))
             for thread in threads:
                 thread.join(WAIT_S)
         assert order == ["running", "b", "c", "a"]
@@ -222,13 +228,13 @@ class TestRefusals:
     )
     def test_options(self, changes: dict[str, int], message: str) -> None:
         with pytest.raises(ConfigError, match=message):
-            replace(OPTIONS, **changes)  # type: ignore[arg-type]
+            replace(OPTIONS, **changes)
 
     @pytest.mark.parametrize(
         ("changes", "field"), [({"kv_page": 24}, "kv_page"), ({"kv_tokens": 3}, "kv_tokens")]
     )
     def test_cache_options(self, model: TinyModel, changes: dict[str, int], field: str) -> None:
-        options = replace(OPTIONS, **changes)  # type: ignore[arg-type]
+        options = replace(OPTIONS, **changes)
         with pytest.raises(ConfigError, match=field), model.engine(options):
             pass
 

@@ -35,7 +35,7 @@ def convert(
     message = pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1, 7, 9]))
     change(message)
     limits = RequestLimits(VOCAB, context, defaults)
-    return to_request(message, limits, model and model.tokenizer, Deadline(5.0), DRAWS)
+    return to_request(message, limits, model.tokenizer if model else None, Deadline(5.0), DRAWS)
 
 
 def fields(**values: object) -> Callable[[pb.GenerateRequest], object]:

@@ -23,11 +23,13 @@ class Held:
 
     def __init__(self, mode: ComputeMode) -> None:
         draw = np.random.default_rng(3)
-        shapes = ((FFN, HIDDEN), (FFN, HIDDEN), (HIDDEN, FFN))
-        self._experts = {
-            expert: BACKEND.pack_expert(*(to_rows(draw.standard_normal(s) * 0.2, mode) for s in shapes), mode)
-            for expert in (0, 1, 3)
-        }
+        self._experts = {}
+        for expert in (0, 1, 3):
+            gate, up, down = (
+                to_rows(draw.standard_normal(shape) * 0.2, mode)
+                for shape in ((FFN, HIDDEN), (FFN, HIDDEN), (HIDDEN, FFN))
+            )
+            self._experts[expert] = BACKEND.pack_expert(gate, up, down, mode)
 
     def get(self, layer: int, expert: int) -> PackedExpert:
         if layer != 1 or expert not in self._experts:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,7 +122,7 @@ def test_loads_under_way_count_and_are_forgotten(tiny_mixtral: Path) -> None:
     checkpoint = Checkpoint.open(tiny_mixtral)
     one = WeightStore(checkpoint, BACKEND, ComputeMode.BF16).expert_bytes
     store = WeightStore(checkpoint, BACKEND, ComputeMode.BF16, budget=2 * one)
-    under_way = store.load_steps([(0, 0), (0, 1)])
+    under_way: Any = store.load_steps([(0, 0), (0, 1)])
     next(under_way)
     with pytest.raises(OverBudget):
         store.load([(0, 2)])

@@ -104,7 +104,13 @@ def test_what_is_not_whole_is_not_ready(demo_model: Path, tmp_path: Path) -> Non
         (tmp_path / file.name).symlink_to(file)
     assert is_ready(tmp_path)
     manifest = json.loads((demo_model / MANIFEST).read_text())
-    for change in ({"recipe": "0-old"}, {"files": {}}, {"files": {"absent": 1}}, {"files": 7}):
+    changes: list[dict[str, object]] = [
+        {"recipe": "0-old"},
+        {"files": {}},
+        {"files": {"absent": 1}},
+        {"files": 7},
+    ]
+    for change in changes:
         (tmp_path / MANIFEST).unlink()
         (tmp_path / MANIFEST).write_text(json.dumps({**manifest, **change}))
         assert not is_ready(tmp_path)

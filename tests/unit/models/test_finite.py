@@ -13,8 +13,8 @@ SIZES = (0, 1, 2, 15, 16, 17, 31, 33, (1 << 17) + 5)
 
 def finite(values: np.ndarray, dtype: str) -> np.ndarray:
     if dtype == "bf16":
-        return np.isfinite((values.astype(np.uint32) << 16).view(np.float32))
-    return np.isfinite(values)
+        return np.asarray(np.isfinite((values.astype(np.uint32) << 16).view(np.float32)))
+    return np.asarray(np.isfinite(values))
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("bf16", "u2"), ("fp16", "f2"), ("fp32", "f4")])

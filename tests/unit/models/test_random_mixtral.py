@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,7 +100,7 @@ def test_every_vocabulary_size_has_a_tokenizer(tmp_path: Path, vocab: int) -> No
     ],
 )
 def test_impossible_parameters_are_named_and_nothing_is_written(
-    tmp_path: Path, fields: dict[str, object], field: str
+    tmp_path: Path, fields: dict[str, Any], field: str
 ) -> None:
     with pytest.raises((InvalidInput, CheckpointError), match=f"{field}: expected"):
         random_mixtral(tmp_path / "m", replace(TINY, **fields))

@@ -35,7 +35,7 @@ GOOD = {"a": entry(0, 24, [2, 3]), "b": entry(24, 48, [3, 4], "BF16")}
 
 def test_reads_what_the_library_writes(tmp_path: Path) -> None:
     rng = np.random.default_rng()
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "x": rng.normal(size=(3, 5)).astype(np.float32),
         "y": rng.normal(size=(7,)).astype(np.float16),
         "scalar": np.array(3.5, np.float32),
@@ -153,7 +153,7 @@ def test_missing_file_folder_and_later_change(tmp_path: Path) -> None:
         file.array("a")
 
 
-VALUES = st.one_of(
+VALUES: st.SearchStrategy[Any] = st.one_of(
     st.integers(-8, 64), st.sampled_from([HUGE, 1 << 63, 1 << 64, 2.5, True, None, "F32", [], {}])
 )
 

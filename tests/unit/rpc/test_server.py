@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -130,7 +131,7 @@ def test_typed_errors_become_statuses(bench: Bench) -> None:
 def test_bytes_that_are_no_message_are_an_error_of_the_caller(bench: Bench) -> None:
     for method in ("Generate", "Abort"):
         multi = bench.channel.unary_stream if method == "Generate" else bench.channel.unary_unary
-        call = multi(f"/{NAME}/{method}", request_serializer=None, response_deserializer=None)
+        call: Any = multi(f"/{NAME}/{method}", request_serializer=None, response_deserializer=None)
         with pytest.raises(grpc.RpcError) as caught:
             list(call(b"\x0a\xff\xff", timeout=5))
         wrong = from_rpc_error(caught.value, "bench")

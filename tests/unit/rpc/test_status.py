@@ -66,7 +66,7 @@ def test_a_bare_status_of_anyone(code: grpc.StatusCode, cls: type[ColibriError],
 
 
 def test_metadata_that_lies_is_survived() -> None:
-    metadata = [
+    metadata: list[tuple[str, str | bytes]] = [
         ("colibri-error", "SystemExit"),
         ("colibri-retry-after-ms", "soon"),
         ("colibri-retryable", "x"),

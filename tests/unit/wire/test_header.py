@@ -70,7 +70,8 @@ def test_each_field_alone(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("crc", [0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
 def test_every_checksum_is_read(crc: int) -> None:
-    message = expert_pb2.Frame(header=expert_pb2.FrameHeader(kind=1, crc32c=crc, queue_us=3))
+    kind = expert_pb2.FRAME_KIND_FORWARD
+    message = expert_pb2.Frame(header=expert_pb2.FrameHeader(kind=kind, crc32c=crc, queue_us=3))
     header = scanned(message.SerializeToString())
     assert (header.kind, header.crc32c, header.queue_us) == (1, crc, 3)
 
