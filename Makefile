@@ -15,11 +15,12 @@ INSTALLED_FROM := pyproject.toml CMakeLists.txt $(shell find protos kernels src 
 # Prerequisites are worth one order: .test-extra also makes .installed.
 .NOTPARALLEL:
 
-.PHONY: help preflight install demo test lint types reach peers clean
+.PHONY: help preflight install demo test lint types docs reach peers clean
 
 help:
 	@echo 'make demo             install, prepare the demo model, start a local cluster, answer a prompt'
 	@echo 'make test             lint, type-check and run every test'
+	@echo 'make docs             write the pages of docs/cli anew, from the code'
 	@echo 'make reach TOPIC=core measure against the targets of a topic and against peers'
 	@echo 'make peers            install what `make reach` compares with (torch, transformers)'
 	@echo 'make clean            remove what make made (not the models in ~/.cache/colibri)'
@@ -58,6 +59,10 @@ lint: $(VENV)/.test-extra
 
 types: $(VENV)/.test-extra
 	$(BIN)/mypy
+	$(BIN)/mypy tests benchmarks
+
+docs: $(VENV)/.installed
+	$(BIN)/python -m colibri.cli.docs
 
 test: $(VENV)/.test-extra $(VENV)/.demo-source lint types
 	$(BIN)/pytest $(ARGS)
