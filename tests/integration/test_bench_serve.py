@@ -128,8 +128,9 @@ def test_a_trace(server: Serving, tmp_path: Path, capsys: pytest.CaptureFixture[
             for at, prompt, output in entries
         )
     )
-    code, found = bench(capsys, f"--target={server.target}", f"--trace={trace}", "--trace-speed=2")
-    assert code == 0, found["faults"]
+    assert main(["bench", "serve", *LAX, "--json", f"--target={server.target}", f"--trace={trace}",
+                 "--trace-speed=2"]) == 0  # fmt: skip
+    found = json.loads(capsys.readouterr().out)
     assert (found["total_input_tokens"], found["total_output_tokens"]) == (15, 9)
 
 
@@ -156,6 +157,11 @@ def test_the_table(server: Serving, capsys: pytest.CaptureFixture[str]) -> None:
         (["--rate=0"], "rate: expected"),
         (["--trace=/none"], "/none: expected a readable"),
         (["--users=1", "--text=/none"], "--text: expected a readable file"),
+        (["--users=1", "--burstiness=2"], "--burstiness: expected --rate beside it"),
+        (["--users=1", "--goodput-share=1"], "--goodput-share: expected --goodput beside it"),
+        (["--users=1", "--threads=1"], "--threads: expected --oracle beside it"),
+        (["--users=1", "--openai-model=m"], "--openai-model: expected --openai beside it"),
+        (["--trace=/none", "--input-len=4"], "--input-len: expected no --trace beside it"),
         (["--users=1", "--openai=http://127.0.0.1:9/v1"], "--openai: expected --tokenizer or --vocab"),
         (["--users=1", "--openai=http://127.0.0.1:9/v1", "--vocab=9", "--openai-form=chat"], "--tokenizer"),
         (["--users=1", "--openai=http://127.0.0.1:9/v1", "--vocab=9", "--resume"], "--resume"),
@@ -166,8 +172,9 @@ def test_the_table(server: Serving, capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_usage(
     server: Serving, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
+    target = [] if any("--openai=" in argument for argument in arguments) else [f"--target={server.target}"]
     try:
-        code = main(["bench", "serve", f"--target={server.target}", *arguments])
+        code = main(["bench", "serve", *target, *arguments])
     except SystemExit as end:
         code = int(str(end.code))
     assert code == 2

@@ -18,7 +18,7 @@ from colibri.cli.parser import integer, number
 from colibri.cli.terminal import say
 
 if TYPE_CHECKING:
-    from colibri.cli.load_options import Load
+    from colibri.cli.load_plan import Load
     from colibri.load.oracle import Oracle
     from colibri.load.result import RunResult
     from colibri.load.workload import LoadRequest
@@ -42,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--goodput-share",
         type=number(0, 1),
-        default=1.0,
+        default=argparse.SUPPRESS,
         metavar="SHARE",
-        help="of the requests, that must meet them for exit code 0",
+        help="of the requests, that must meet them for exit code 0 (default: 1)",
     )
     parser.add_argument(
         "--oracle",
@@ -60,7 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="where expected answers are kept (default: in Colibri's home, a file per model)",
     )
-    parser.add_argument("--backend", choices=options.BACKENDS, default="cpu", help="the oracle's")
+    parser.add_argument(
+        "--backend",
+        choices=options.BACKENDS,
+        default=argparse.SUPPRESS,
+        help="the oracle's (default: cpu)",
+    )
     parser.add_argument(
         "--threads",
         type=integer(1, 1024),
@@ -89,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from colibri.cli.load_plan import read_load
     from colibri.errors import ConfigError
     from colibri.load.distribution import require_histograms
     from colibri.load.metrics import measure
@@ -101,9 +107,7 @@ def run(args: argparse.Namespace) -> int:
         slos = parse_slos(getattr(args, "goodput", ()))
         percentiles = _percentiles(args.percentiles)
         bounds = ValidityBounds(lag_p99_s=args.max_lag / 1000)
-        load = load_options.read_load(args)
-        if load.info is None and hasattr(args, "oracle"):
-            raise ConfigError("--oracle", "a colibri --target, which sends receipts", "--openai")
+        load = read_load(args)
     except ConfigError as error:
         print(f"{args.prog}: {error}", file=sys.stderr)
         return 2
@@ -119,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
         metrics=measure(result, slos, percentiles),
         validity=judge_run(result, bounds),
         slos=slos,
-        good_share=args.goodput_share,
+        good_share=getattr(args, "goodput_share", 1.0),
         oracle=None if oracle is None else oracle.judge_all(result.records),
     )
     if hasattr(args, "records"):
@@ -162,7 +166,7 @@ def _oracle(args: argparse.Namespace, load: Load, requests: Sequence[LoadRequest
     if info is None:
         raise RuntimeError("an oracle judges a colibri server")
     cache = getattr(args, "oracle_cache", None) or default_cache(colibri_home(os.environ), info.model_hash)
-    source = OracleSource(args.oracle, cache, args.backend, getattr(args, "threads", None))
+    source = OracleSource(args.oracle, cache, getattr(args, "backend", "cpu"), getattr(args, "threads", None))
     judge = Judge(info.model_hash, info.engine_numerics_id, info.eos_ids)
     with Loading() as loading:
         return expected_answers(
@@ -219,13 +223,13 @@ def _head(args: argparse.Namespace, load: Load, result: RunResult) -> dict[str, 
     info = load.info
     return {
         "date": time.strftime("%Y%m%d-%H%M%S"),
-        "endpoint_type": "colibri" if info is not None else f"openai-{args.openai_form}",
+        "endpoint_type": "colibri" if info is not None else f"openai-{getattr(args, 'openai_form', 'ids')}",
         "target": args.target if info is not None else args.openai,
-        "model_id": args.openai_model if info is None else info.name,
+        "model_id": getattr(args, "openai_model", "default") if info is None else info.name,
         "model_hash": None if info is None else info.model_hash,
         "engine_numerics_id": None if info is None else info.engine_numerics_id,
         "request_rate": getattr(args, "rate", None) if getattr(args, "rate", None) != math.inf else "inf",
-        "burstiness": args.burstiness if hasattr(args, "rate") else None,
+        "burstiness": getattr(args, "burstiness", 1.0) if hasattr(args, "rate") else None,
         "max_concurrency": getattr(args, "users", None),
         "max_concurrent_requests": result.peak_in_flight,
         "seed": args.seed,
