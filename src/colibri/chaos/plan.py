@@ -64,8 +64,8 @@ class EventSpec:
     """One line of a phase. Exactly one of at_s (seconds from the phase's start) and every_s.
 
     for_s: what was done is undone then. worker: a name or ANY. alone: waits until all workers serve; leaving:
-    until so many others do. The other fields belong to single actions: delay_s, probability: faults; workers: SCALE; layer, expert, to:
-    MOVE (None: drawn); link: LINK.
+    until so many others do. The rest belongs to single actions: delay_s, probability: faults; workers: SCALE;
+    layer, expert, to: MOVE (None: drawn); link: LINK.
     """
 
     action: Action
