@@ -22,7 +22,7 @@ from colibri.load.prompts import RandomIds
 from colibri.load.result import RunLimits
 from colibri.load.runner import LoadRun
 from colibri.load.targets.colibri_grpc import GrpcTarget
-from colibri.load.workload import Workload, drawn
+from colibri.load.workload import SamplingSpec, Workload, drawn
 from tests.support.clusters import eventually
 from tests.support.openai_server import openai_server
 from tests.support.serving import Serving, serving
@@ -229,6 +229,36 @@ def test_a_server_that_dies(tiny_mixtral: Path, tmp_path: Path) -> None:
     assert report.held, report.wrong
     assert report.partial >= 1
     assert report.tokens > 100
+
+
+def test_answers_outlive_their_coordinator(tiny_mixtral: Path, tmp_path: Path) -> None:
+    """The coordinator is killed in the middle of answers and another one starts at its address: with `resume`
+    every answer goes on, and every token is the expected one."""
+    work = Workload(RandomIds(512), drawn(Fixed(5), Fixed(300)), seed=4, distinct=3,
+                    sampling=SamplingSpec(temperature=0.9, top_p=0.95))  # fmt: skip
+    limits = RunLimits(in_flight=3, request_timeout_s=60.0, drain_s=60.0)
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    listen = f"unix:{tmp_path}/s"
+    with serving(tiny_mixtral, tmp_path / "first", "--workers=0", listen=listen) as first:
+        with contextlib.closing(Client(first.target)) as client:
+            info = client.model_info()
+        oracle = expected_answers(
+            OracleSource(tiny_mixtral, tmp_path / "answers"),
+            Judge(info.model_hash, info.engine_numerics_id, info.eos_ids),
+            info.compute_mode,
+            [work.request(index) for index in range(3)],
+        )
+        with LoadRun(GrpcTarget(first.target, resume=True), work, ClosedLoop(3, requests=6), limits) as run:
+            eventually(lambda: run.progress().tokens > 100, WAIT_S, "tokens")
+            assert first.end(signal.SIGKILL) == -signal.SIGKILL
+            with serving(tiny_mixtral, tmp_path / "second", "--workers=0", listen=listen):
+                result = run.wait(60.0)
+    metrics, report = measure(result), oracle.judge_all(result.records)
+    assert (metrics.completed, metrics.failed, metrics.errors) == (6, 0, {})
+    assert metrics.resumed >= 1
+    assert report.held, report.wrong
+    assert (report.answers, report.tokens) == (6, 1800)
 
 
 def test_an_openai_server(capsys: pytest.CaptureFixture[str], tiny_mixtral: Path) -> None:
