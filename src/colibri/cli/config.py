@@ -28,6 +28,6 @@ they hold for every verb that has them, in a section for that verb alone:
     decode:
       batch: 8
 
-Options that may be given again are YAML lists, or values with commas between in a variable; switches are true or false.
-Unknown keys and unknown COLIBRI_ variables are errors that name the nearest match.
+Options that may be given again are YAML lists, or, in a variable, values with commas between; switches are true or
+false. Unknown keys and unknown COLIBRI_ variables are errors that name the nearest match.
 """

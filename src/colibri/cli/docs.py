@@ -83,7 +83,7 @@ def _spelled(action: argparse.Action) -> str:
 def _default(action: argparse.Action) -> str:
     if action.required:
         return "required"
-    if action.nargs == 0 or action.default is None or action.default == argparse.SUPPRESS:
+    if action.nargs == 0 or action.default in (None, "", argparse.SUPPRESS):
         return ""
     return f"`{action.default}`"
 

@@ -9,10 +9,12 @@ from typing import Any, NoReturn
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Keeps paragraphs, leaves indented lines as they are, and tells no default of a switch."""
+    """Keeps paragraphs, leaves indented lines as they are, and tells no default of a switch, nor one that the text
+    tells or that says nothing."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.nargs == 0 else super()._get_help_string(action)
+        told = action.nargs == 0 or action.default in (None, "") or "(default: " in (action.help or "")
+        return action.help if told else super()._get_help_string(action)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = text.strip().split("\n\n")
