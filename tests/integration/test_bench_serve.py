@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,18 @@ def test_wrong_usage(
         code = int(str(end.code))
     assert code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [("hdrh.histogram", []), ("httpx", ["--openai=http://127.0.0.1:9/v1", "--vocab=9"])],
+)
+def test_a_missing_extra_is_named(
+    module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    assert main(["bench", "serve", "--users=1", *arguments]) == 1
+    assert "pip install 'colibri-moe[bench]'" in capsys.readouterr().err
 
 
 def test_another_model_is_no_oracle(

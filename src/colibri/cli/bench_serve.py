@@ -100,10 +100,13 @@ def run(args: argparse.Namespace) -> int:
     from colibri.load.metrics import measure
     from colibri.load.report import Report, record_document
     from colibri.load.slo import parse_slos
+    from colibri.load.targets.openai_http import require_httpx
     from colibri.load.validity import ValidityBounds, judge_run
 
+    require_histograms()
+    if hasattr(args, "openai"):
+        require_httpx()
     try:
-        require_histograms()
         slos = parse_slos(getattr(args, "goodput", ()))
         percentiles = _percentiles(args.percentiles)
         bounds = ValidityBounds(lag_p99_s=args.max_lag / 1000)

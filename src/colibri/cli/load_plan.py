@@ -16,7 +16,7 @@ from colibri.load.lengths import parse_lengths
 from colibri.load.prompts import Prompts, RandomIds, TextIds
 from colibri.load.result import RunLimits
 from colibri.load.targets.colibri_grpc import GrpcTarget
-from colibri.load.targets.openai_http import OpenAITarget, PromptForm, require_httpx
+from colibri.load.targets.openai_http import OpenAITarget, PromptForm
 from colibri.load.targets.target import Target
 from colibri.load.trace_file import TraceEntry, read_trace, trace_arrivals, trace_shape
 from colibri.load.workload import SamplingSpec, Workload, drawn
@@ -125,7 +125,6 @@ def _colibri(
 def _openai(
     args: argparse.Namespace, arrivals: Arrivals, limits: RunLimits, entries: tuple[TraceEntry, ...] | None
 ) -> Load:
-    require_httpx()
     form = PromptForm(getattr(args, "openai_form", PromptForm.IDS.value))
     tokenizer = Tokenizer.load(args.tokenizer) if hasattr(args, "tokenizer") else None
     if tokenizer is None and (form is not PromptForm.IDS or hasattr(args, "text")):
