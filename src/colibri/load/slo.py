@@ -45,7 +45,8 @@ def parse_slo(text: str) -> Slo:
 
 
 def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
-    """Raises ConfigError for a metric that is bounded twice."""
+    """Each text may hold several, with spaces between. Raises ConfigError, also for a metric bounded twice."""
+    texts = " ".join(texts).split()
     slos = tuple(parse_slo(text) for text in texts)
     metrics = [slo.metric for slo in slos]
     for metric in metrics:

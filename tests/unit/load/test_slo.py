@@ -14,6 +14,8 @@ RECORD = record(token_times=[100.3, 100.4, 100.6])
 def test_parsed() -> None:
     assert parse_slo("ttft:200") == Slo("ttft", 0.2)
     assert parse_slos(["itl:50", "e2el:2000.5"]) == (Slo("itl", 0.05), Slo("e2el", 2.0005))
+    assert parse_slos(["itl:50 e2el:2000.5"]) == parse_slos(["itl:50", "e2el:2000.5"])
+    assert parse_slos([]) == ()
 
 
 @pytest.mark.parametrize(

@@ -84,15 +84,18 @@ class GrpcTarget:
         message = to_message(recording.request, recording.ids, receipt)
         call = next(self._stubs).Generate(message, timeout=deadline.remaining(clock))
         recording.note_sent()
+        finished = False
         try:
             async for reply in call:
-                if self._take(reply, recording):
-                    return
+                finished = self._take(reply, recording) or finished
         except grpc.aio.AioRpcError as error:
-            raise _typed(error, self.target) from None
+            # Whoever said Finished has sent all of the answer.
+            if not finished:
+                raise _typed(error, self.target) from None
         finally:
             call.cancel()
-        raise WorkerLost(f"{self.target}: the stream ended without Finished", peer=self.target)
+        if not finished:
+            raise WorkerLost(f"{self.target}: the stream ended without Finished", peer=self.target)
 
     def _take(self, reply: pb.GenerateReply, recording: Recording) -> bool:
         """Whether this was the last event."""
