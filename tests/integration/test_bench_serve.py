@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from colibri.cli.expected import OracleSource, expected_answers
+from colibri.cli.load_plan import read_load
 from colibri.cli.main import main
+from colibri.cli.verbs import build_parser
 from colibri.client import Client
 from colibri.load.arrivals import ClosedLoop
 from colibri.load.lengths import Fixed
@@ -133,6 +135,32 @@ def test_a_trace(server: Serving, tmp_path: Path, capsys: pytest.CaptureFixture[
                  "--trace-speed=2"]) == 0  # fmt: skip
     found = json.loads(capsys.readouterr().out)
     assert (found["total_input_tokens"], found["total_output_tokens"]) == (15, 9)
+
+
+def test_prompts_out_of_a_text(server: Serving, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text(
+        "Vögel fliegen über das Meer. " * 20_000
+    )  # more than is taken; the cut may split a letter
+    args = build_parser().parse_args(
+        ["bench", "serve", "--users=1", f"--target={server.target}", f"--text={text}", "--input-len=40"]
+    )
+    load = read_load(args)
+    prompts = [load.workload.request(index).prompt_ids for index in range(5)]
+    with contextlib.closing(Client(server.target)) as client:
+        whole = client.detokenize(client.tokenize(text.read_text()[:2000], add_special=False).ids)
+        for ids in prompts:
+            assert len(ids) == 40
+            # A window may begin and end inside a letter.
+            assert client.detokenize(ids).strip("\ufffd") in whole
+
+
+def test_texts_refused(server: Serving, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "text"
+    for raw, message in ((b"\xff\xfe", "UTF-8"), (b" \n", "some text"), (b"", "some text")):
+        text.write_bytes(raw)
+        assert main(["bench", "serve", "--users=1", f"--target={server.target}", f"--text={text}"]) == 2
+        assert f"--text: expected {message}" in capsys.readouterr().err
 
 
 def test_the_table(server: Serving, capsys: pytest.CaptureFixture[str]) -> None:
