@@ -39,13 +39,12 @@ _numbers = itertools.count()
 
 @dataclass(slots=True)
 class Answer:
-    """All that one choice brought. `streamed`: its text without what was held back to its end."""
+    """All that one choice brought."""
 
     ids: list[int] = field(default_factory=list)
     receipts: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     text: str = ""
-    streamed: str = ""
     finished: Finished | None = None
     prompt: Prompt | None = None
 
@@ -89,7 +88,6 @@ def gather(events: Iterator[object]) -> list[Answer]:
             answer.receipts += event.receipts
             answer.logprobs += event.logprobs
             answer.text += event.text
-            answer.streamed += event.text if event.ids else ""
     return [found[choice] for choice in sorted(found)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.surface.engines import Answer, answers, ask, deployed, ids
 from benchmarks.table import Line, Outcome
 from colibri.cli.deployment import Deployment
+from colibri.generation import Tokens
 from colibri.v1 import generation_pb2 as pb
 
 TOKENS = 40
@@ -48,9 +49,11 @@ def measure() -> Outcome:
         for at, message in enumerate(requests()):
             [whole] = answers(deployment.engine, ask(deployment, message))
             lengths.append(len(whole.ids))
-            for count in range(len(whole.ids) + 1):
+            rests = [_resumed(deployment, message, whole, count) for count in range(len(whole.ids) + 1)]
+            streamed = _streamed(deployment, message)
+            for count, rest in enumerate(rests):
                 positions += 1
-                if not _goes_on(deployment, message, whole, count):
+                if not _goes_on(whole, rest, count, streamed.get(count)):
                     wrong.append(f"generation {at} after {count} tokens")
     return Outcome(
         f"{positions - len(wrong)} of {positions} positions identical, {len(lengths)} generations",
@@ -60,33 +63,36 @@ def measure() -> Outcome:
     )
 
 
-def _goes_on(deployment: Deployment, message: pb.GenerateRequest, whole: Answer, count: int) -> bool:
+def _resumed(deployment: Deployment, message: pb.GenerateRequest, whole: Answer, count: int) -> Answer:
     resumed = pb.GenerateRequest()
     resumed.CopyFrom(message)
     resumed.resume.generated_ids.extend(whole.ids[:count])
     resumed.resume.receipt = whole.receipts[count - 1] if count else 0
     [rest] = answers(deployment.engine, ask(deployment, resumed))
+    return rest
+
+
+def _streamed(deployment: Deployment, message: pb.GenerateRequest) -> dict[int, str]:
+    """Tokens that a client had at some moment of its stream -> the text that it had then."""
+    found = {0: ""}
+    text, count = "", 0
+    for event in deployment.engine.submit(ask(deployment, message)).events():
+        if isinstance(event, Tokens) and event.ids:
+            text, count = text + event.text, count + len(event.ids)
+            found[count] = text
+    return found
+
+
+def _goes_on(whole: Answer, rest: Answer, count: int, streamed: str | None) -> bool:
+    """`streamed`: None where no client stood just there; the text must then end as the whole one does."""
     return (
         rest.ids == whole.ids[count:]
         and rest.receipts == whole.receipts[count:]
         and rest.logprobs == whole.logprobs[count:]
         and rest.finished == whole.finished
-        and _streamed(deployment, message, whole.ids[:count]) + rest.text == whole.text
+        and whole.text.endswith(rest.text)
+        and (streamed is None or streamed + rest.text == whole.text)
     )
-
-
-def _streamed(deployment: Deployment, message: pb.GenerateRequest, generated: list[int]) -> str:
-    """What a client had after these tokens: the same request with no more of them."""
-    if not generated:
-        return ""
-    cut = pb.GenerateRequest()
-    cut.CopyFrom(message)
-    cut.stopping.max_tokens = len(generated)
-    cut.stopping.min_tokens = min(cut.stopping.min_tokens, len(generated))
-    [answer] = answers(deployment.engine, ask(deployment, cut))
-    if answer.ids != generated:
-        raise ValueError("a shorter answer has other tokens")
-    return answer.streamed
 
 
 def lines() -> list[Line]:
