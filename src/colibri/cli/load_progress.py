@@ -28,8 +28,9 @@ def watch(run: LoadRun, requests: int | None, bound_s: float) -> RunResult:
     until = time.monotonic() + bound_s
     before = run.progress()
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
-        while not run.over and time.monotonic() < until:
-            run.join(_REPAINT_S)
+        over = False
+        while not over and time.monotonic() < until:
+            over = run.join(_REPAINT_S)
             now = run.progress()
             live.update(Text(line(before, now, requests)), refresh=True)
             before = now
