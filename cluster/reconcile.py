@@ -21,7 +21,7 @@ from colibri.cluster.membership import MembershipPublisher
 from colibri.cluster.pinning_plan import WorkerPin
 from colibri.cluster.retry import Retry
 from colibri.cluster.target import next_holders
-from colibri.cluster.transaction import Interrupted, PhaseBounds, Report, Step, retire, run_change
+from colibri.cluster.transaction import Interrupted, PhaseBounds, Report, Step, answering, retire, run_change
 from colibri.deadline import Clock, Deadline
 from colibri.errors import ColibriError, ShuttingDown
 from colibri.placement import Membership
@@ -29,6 +29,8 @@ from colibri.placement import Membership
 _JOIN_S = 0.05
 #: After it, no load that was called off is still at an expert.
 _LATE_LOADS_S = 5.0
+#: A worker that gives no status within so many seconds is not asked to load what others have lost.
+_RESCUERS_ANSWER_S = 0.5
 
 
 class Workforce(Protocol):
@@ -163,8 +165,10 @@ class Reconciler:
         alive = frozenset(membership.endpoints)
         current = holders_of(membership.placement)
         lost = len(lost_experts(current, alive))
-        target = next_holders(current, current, alive, self._order(membership))
-        self._log(f"placement: {lost} experts have no living holder; {len(alive)} workers load them")
+        # One that hangs would hold up all.
+        able = answering(membership.endpoints, _RESCUERS_ANSWER_S) or alive
+        target = next_holders(current, current, alive, self._order(membership), able)
+        self._log(f"placement: {lost} experts have no living holder; {', '.join(sorted(able))} load them")
         try:
             self._run_change(membership, target, None, yielding=False)
         except Interrupted:
@@ -194,7 +198,7 @@ class Reconciler:
                 self._options.bounds,
                 Deadline() if ticket is None else ticket.deadline,
                 yielding=yielding,
-                interrupted=lambda: self._closing.is_set() or (yielding and self.urgent()),
+                interrupted=lambda: self._interrupted(rescuing=not yielding),
                 report=self.reporter(ticket),
                 clock=self._clock,
             )
@@ -212,8 +216,9 @@ class Reconciler:
             return
         bounds = replace(self._options.bounds, retire_s=0.0)
         begun = self._clock()
+        clean = retire(self._publisher, bounds, self._interrupted, lambda step: None)
         # A load that was called off ends with the expert it was at: the look that counts comes a while after.
-        if retire(self._publisher, bounds, lambda step: None) and begun - since > _LATE_LOADS_S:
+        if clean and begun - since > _LATE_LOADS_S:
             self._untidy_since = None
             self._tidy_retry.succeeded()
         else:
@@ -242,6 +247,9 @@ class Reconciler:
             lost = lost_experts(holders_of(membership.placement), frozenset(membership.endpoints))
             self._looked_at, self._lost = membership, bool(lost and membership.endpoints)
         return self._lost and self._rescue_retry.may(membership)
+
+    def _interrupted(self, rescuing: bool = False) -> bool:
+        return self._closing.is_set() or (not rescuing and self.urgent())
 
     def absent(self) -> frozenset[str]:
         """Workers that have been dead for too long to wait for them."""

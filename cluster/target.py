@@ -8,14 +8,22 @@ from collections.abc import Sequence
 from colibri.cluster.holders import Holders
 
 
-def next_holders(wanted: Holders, current: Holders, alive: frozenset[str], order: Sequence[str]) -> Holders:
+def next_holders(
+    wanted: Holders,
+    current: Holders,
+    alive: frozenset[str],
+    order: Sequence[str],
+    able: frozenset[str] | None = None,
+) -> Holders:
     """`wanted`, as far as those who live allow. alive: workers that hold all that `current` gives them, or
-    nothing if it names them not at all; order: of names, so that ties have one answer.
+    nothing if it names them not at all; order: of names, so that ties have one answer; able: those of the living who
+    can load now (None: all).
 
     * A dead worker becomes no holder, but stays one: it is expected back.
     * Where that leaves fewer holders than wanted, living ones of `current` make up for it.
     * An expert that nobody alive would hold goes to the least loaded, so that requests find it again.
     """
+    takers = alive if able is None else able
     rank = {name: position for position, name in enumerate(order)}
     result: list[list[tuple[str, ...]]] = []
     lost: list[tuple[int, int]] = []
@@ -33,13 +41,13 @@ def next_holders(wanted: Holders, current: Holders, alive: frozenset[str], order
                 lost.append((layer, expert))
             result[layer].append(tuple(kept))
             totals.update(kept)
+    by_layer = [Counter(name for names in experts for name in names) for experts in result]
     for layer, expert in lost:
-        in_layer = Counter(name for names in result[layer] for name in names)
-        if alive:
-            best = min(
-                alive, key=lambda name: (in_layer[name], totals[name], rank.get(name, len(rank)), name)
-            )
+        if takers:
+            in_layer = by_layer[layer]
+            best = min(takers, key=lambda n: (in_layer[n], totals[n], rank.get(n, len(rank)), n))
             result[layer][expert] = (best,)
+            in_layer[best] += 1
             totals[best] += 1
         else:
             result[layer][expert] = current[layer][expert]

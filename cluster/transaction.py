@@ -2,7 +2,8 @@
 
 Until the commit the old placement serves and nothing of it is touched, so whatever fails before leaves it as it was.
 The commit is one publication, which routers see at their next layer. What is not needed any more goes afterwards,
-once nobody uses an older epoch; a worker that does not answer then is tidied up later.
+once nobody uses an older epoch. What fails before the commit leaves loaded experts behind, which the same retiring
+drops: workers are asked what they hold, so that nothing needs to be remembered.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from colibri.cluster.change import Change
-from colibri.cluster.expert_calls import Cancellation, held_experts, load_experts, retire_experts
+from colibri.cluster.expert_calls import Cancellation, ask_status, held_experts, load_experts, retire_experts
 from colibri.cluster.holders import held_by, holders_of
 from colibri.cluster.membership import MembershipPublisher
 from colibri.deadline import Clock, Deadline
@@ -34,7 +35,7 @@ class PhaseBounds:
 
     prepare_s: float = 1800.0
     retire_s: float = 60.0
-    answer_s: float = 5.0
+    answer_s: float = 3.0
 
 
 class Interrupted(Cancelled):
@@ -53,6 +54,7 @@ class Step:
 
 
 Report = Callable[[Step], None]
+Interrupting = Callable[[], bool]
 
 
 def run_change(
@@ -62,69 +64,67 @@ def run_change(
     deadline: Deadline,
     *,
     yielding: bool,
-    interrupted: Callable[[], bool],
+    interrupted: Interrupting,
     report: Report,
     clock: Clock = time.monotonic,
 ) -> bool:
-    """Returns, with the new placement in force, whether everything old is gone too: else `tidy` has work left.
+    """Returns, with the new placement in force, whether everything old is gone too: else `retire` has work left.
 
-    yielding: the loads run at the lowest CPU priority. interrupted: asked during the prepare, which it ends. Raises
-    what made the change impossible (a refused load, a lost worker, a deadline) or Interrupted; the old placement
-    serves then, and what had been loaded is dropped, as far as workers answer.
+    yielding: the loads run at the lowest CPU priority. interrupted: asked all along; it ends the prepare, and puts
+    off the retiring. Raises what made the change impossible (a refused load, a lost worker, a deadline) or
+    Interrupted: then the old placement serves, and `retire` will drop what had been loaded (abort).
     """
-    endpoints = {
-        name: endpoint for name, endpoint in publisher.current.endpoints.items() if change.loads.get(name)
-    }
-    try:
-        missing = sorted(set(change.loads) - set(endpoints))
-        if missing:
-            raise WorkerLost(f"worker {missing[0]} is not alive", peer=missing[0])
-        _prepare(
-            change,
-            endpoints,
-            Deadline.after(bounds.prepare_s, clock).earlier(deadline),
-            yielding,
-            interrupted,
-            report,
-            clock,
-        )
-        publisher.commit(change.new, {name: endpoint.incarnation for name, endpoint in endpoints.items()})
-    except ColibriError:
-        tidy(publisher, bounds)
-        raise
+    alive = publisher.current.endpoints
+    missing = sorted(set(change.loads) - set(alive))
+    if missing:
+        raise WorkerLost(f"worker {missing[0]} is not alive", peer=missing[0])
+    endpoints = {name: alive[name] for name in change.loads}
+    bound = Deadline.after(bounds.prepare_s, clock).earlier(deadline)
+    _prepare(change, endpoints, bound, yielding, interrupted, report, clock)
+    publisher.commit(change.new, {name: endpoint.incarnation for name, endpoint in endpoints.items()})
     report(Step("commit", "routers switch at their next layer", epoch=change.new.epoch))
-    return retire(publisher, bounds, report)
+    return retire(publisher, bounds, interrupted, report)
 
 
-def retire(publisher: MembershipPublisher, bounds: PhaseBounds, report: Report) -> bool:
-    """Drops what the placement in force does not need, once nobody uses an older one; False: somebody still does,
-    or a worker did not answer."""
-    epoch = publisher.current.placement.epoch
-    report(Step("retire", "waiting for calls of older epochs", epoch=epoch))
-    if not publisher.directory.wait_unused(epoch, bounds.retire_s):
-        report(Step("retire", f"put off: calls of older epochs run after {bounds.retire_s:g} s", epoch=epoch))
-        return False
-    failures = tidy(publisher, bounds, epoch)
-    for name, error in failures.items():
-        report(Step("retire", f"put off: worker {name}: {error.message}", epoch=epoch))
-    return not failures
-
-
-def tidy(
-    publisher: MembershipPublisher, bounds: PhaseBounds, epochs_below: int = 0
-) -> Mapping[str, ColibriError]:
-    """Has every living worker drop what the placement in force does not give it, by its own account of what it
-    holds, and refuse epochs below `epochs_below` (0: none more than before). Returns the failures by worker."""
+def retire(
+    publisher: MembershipPublisher, bounds: PhaseBounds, interrupted: Interrupting, report: Report
+) -> bool:
+    """Has every living worker drop what the placement in force does not give it, and refuse older epochs, once
+    nobody uses those any more. False: put off, since somebody still does, a worker did not answer, or something
+    more urgent came up; to be called again."""
     membership = publisher.current
+    epoch = membership.placement.epoch
+    report(Step("retire", "waiting for calls of older epochs", epoch=epoch))
+    until = Deadline.after(bounds.retire_s)
+    while not publisher.directory.wait_unused(epoch, until.bound(_LOOK_S)):
+        if until.expired() or interrupted():
+            report(Step("retire", "put off: calls of older epochs still run", epoch=epoch))
+            return False
     holders = holders_of(membership.placement)
 
     def clean(endpoint: WorkerEndpoint) -> None:
         surplus = held_experts(endpoint, bounds.answer_s) - held_by(holders, endpoint.name)
-        if surplus or epochs_below:
-            retire_experts(endpoint, epochs_below, sorted(surplus), bounds.answer_s)
+        retire_experts(endpoint, epoch, sorted(surplus), bounds.answer_s)
 
     calls = _Calls({name: partial(clean, endpoint) for name, endpoint in membership.endpoints.items()})
-    return calls.wait()
+    while not calls.done(_LOOK_S):
+        if interrupted():
+            return False
+    for name, error in calls.failures.items():
+        report(Step("retire", f"put off: worker {name}: {error.message}", epoch=epoch))
+    return not calls.failures
+
+
+def answering(endpoints: Mapping[str, WorkerEndpoint], timeout_s: float) -> frozenset[str]:
+    """Which of the workers give a status within `timeout_s`."""
+    answered: set[str] = set()
+
+    def ask(endpoint: WorkerEndpoint) -> None:
+        ask_status(endpoint.target, f"worker {endpoint.name}", timeout_s)
+        answered.add(endpoint.name)
+
+    _Calls({name: partial(ask, endpoint) for name, endpoint in endpoints.items()}).done(timeout_s)
+    return frozenset(answered)
 
 
 def _prepare(
@@ -132,7 +132,7 @@ def _prepare(
     endpoints: Mapping[str, WorkerEndpoint],
     deadline: Deadline,
     yielding: bool,
-    interrupted: Callable[[], bool],
+    interrupted: Interrupting,
     report: Report,
     clock: Clock,
 ) -> None:
@@ -174,7 +174,7 @@ def _prepare(
             raise error
     finally:
         cancellation.cancel()
-        calls.wait(_JOIN_S)
+        calls.done(_JOIN_S)
 
 
 class _Calls:
@@ -195,12 +195,6 @@ class _Calls:
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
-
-    def wait(self, timeout_s: float | None = None) -> Mapping[str, ColibriError]:
-        """The failures, once all have ended; each call has its own bound."""
-        for thread in self._threads:
-            thread.join(timeout_s)
-        return self.failures
 
     def _run(self, name: str, call: Callable[[], None]) -> None:
         try:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from colibri.cli.assemble import DeploymentOptions, assemble
+from colibri.cli.cluster_options import ClusterOptions
 from colibri.cli.deployment import Deployment
 from colibri.cli.phases import Phases
 from colibri.cli.progress import Loading
@@ -34,6 +35,7 @@ def deployed(
     link: LinkKind = LinkKind.GRPC,
     backend: str = BACKEND,
     compute_mode: str | None = None,
+    cluster: ClusterOptions | None = None,
     log: Callable[[str], None] = print,
 ) -> Iterator[Deployment]:
     options = DeploymentOptions(
@@ -45,6 +47,7 @@ def deployed(
         transport=transport,
         link=link,
         engine=EngineOptions(kv_tokens=2048),
+        cluster=cluster or ClusterOptions(),
     )
     with assemble(options, Phases(), Loading(enabled=False), log) as deployment:
         yield deployment
