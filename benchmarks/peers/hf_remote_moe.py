@@ -53,7 +53,8 @@ def greedy(model: torch.nn.Module, prompt: list[int], new: int) -> list[int]:
         do_sample=False,
         pad_token_id=0,
     )
-    return out[0, len(prompt) :].tolist()
+    ids: list[int] = out[0, len(prompt) :].tolist()
+    return ids
 
 
 def decode(model: torch.nn.Module, prompt: list[int], new: int) -> None:

@@ -131,7 +131,7 @@ def slow_readers(live: Live, count: int) -> Iterator[list[Iterator[gp.GenerateRe
     log-probabilities to fill it."""
     options = [*channel_options(), ("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0)]
     with contextlib.ExitStack() as stack:
-        streams = []
+        streams: list[Iterator[gp.GenerateReply]] = []
         for _ in range(count):
             channel = stack.enter_context(grpc.insecure_channel(live.serve.target, options=options))
             stub: generation_pb2_grpc.GenerationStub = generation_pb2_grpc.GenerationStub(channel)

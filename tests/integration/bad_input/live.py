@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -90,9 +91,11 @@ class Live:
         where = channel or self.channel
         try:
             if method in STREAMING:
-                stream = where.unary_stream(method)(request, timeout=timeout_s, compression=compression)
+                streaming: Any = where.unary_stream(method)
+                stream = streaming(request, timeout=timeout_s, compression=compression)
                 return Reply(None, f"was answered with {sum(1 for _ in stream)} messages")
-            reply = where.unary_unary(method)(request, timeout=timeout_s, compression=compression)
+            unary: Any = where.unary_unary(method)
+            reply = unary(request, timeout=timeout_s, compression=compression)
             return Reply(None, f"was answered with {len(reply)} bytes")
         except grpc.RpcError as error:
             return Reply(Code(error.code().name), error.details() or "")
@@ -100,7 +103,8 @@ class Live:
     def exchange(self, channel: grpc.Channel, frames: Sequence[bytes]) -> tuple[int | None, Reply]:
         """Sends frames to a worker: the kind of its first answer and what that says, or None and the stream's end."""
         try:
-            answers = channel.stream_stream(EXCHANGE_METHOD)(iter(frames), timeout=WAIT_S)
+            exchange: Any = channel.stream_stream(EXCHANGE_METHOD)
+            answers = exchange(iter(frames), timeout=WAIT_S)
             for answer_ in answers:
                 header = read_frame(answer_).header
                 answers.cancel()
