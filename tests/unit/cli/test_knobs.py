@@ -11,6 +11,7 @@ import pytest
 
 import colibri.cli
 from colibri.cli import options
+from colibri.cli.cluster_options import cluster_options
 from colibri.cli.parser import Parser, leaves
 from colibri.cli.verbs import build_parser
 
@@ -26,10 +27,12 @@ def test_every_option_is_read_somewhere() -> None:
             assert read, f"colibri {' '.join(path)}: nobody reads {action.option_strings or action.dest}"
 
 
-def deployment_parser() -> Parser:
-    parser = Parser(prog="deployment")
-    options.add_deployment(parser, workers=2)
-    return parser
+#: Of `serve`, but not of the deployment.
+OF_THE_SERVER = ("help", "model", "config", "listen", "grace", "json", "router_max_rows")
+
+
+def serve_parser() -> Parser:
+    return build_parser().verbs["serve"].fill()
 
 
 def another(action: argparse.Action) -> list[str]:
@@ -39,8 +42,9 @@ def another(action: argparse.Action) -> list[str]:
         return [option]
     if action.choices is not None:
         return [option, str(next(choice for choice in action.choices if choice != action.default))]
-    candidates: list[str] = ["3", "5", "64", "unix:/tmp/x", "w0=n,10.0.0.1"]
-    for text in candidates:
+    if action.metavar == "W=NAME,ADDR":
+        return [option, "w0=n,10.0.0.1"]
+    for text in ("3", "5", "64", "0.5"):
         try:
             value = action.type(text) if callable(action.type) else text
         except (argparse.ArgumentTypeError, ValueError):
@@ -52,12 +56,23 @@ def another(action: argparse.Action) -> list[str]:
 
 @pytest.mark.parametrize(
     "action",
-    [action for action in deployment_parser()._actions if action.dest != "help"],
+    [action for action in serve_parser()._actions if action.dest not in OF_THE_SERVER],
     ids=lambda action: action.dest,
 )
-def test_every_deployment_option_changes_the_deployment(action: argparse.Action) -> None:
+def test_every_option_of_serve_changes_the_deployment(
+    action: argparse.Action, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("colibri.cluster.netns.check_network_place", lambda place, field: None)  # root
+
     def made(*argv: str) -> Any:
-        return options.deployment_options(deployment_parser().parse_args(argv), Path("m"))
+        args = serve_parser().parse_args(["m", *argv])
+        return options.deployment_options(args, args.model), cluster_options(args)
 
     usual = ["--workers", "4"] if action.dest != "workers" else []
     assert made(*usual, *another(action)) != made(*usual)
+
+
+def test_a_step_has_room_for_a_whole_chunk_and_every_answer() -> None:
+    args = serve_parser().parse_args(["m", "--prefill-chunk=2000", "--max-running=300"])
+    engine = options.deployment_options(args, args.model).engine
+    assert (engine.prefill_chunk, engine.max_batch_rows) == (2000, 2300)

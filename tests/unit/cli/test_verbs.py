@@ -13,6 +13,7 @@ from colibri.cli.parser import leaves
 from colibri.cli.verb import Verb
 from colibri.cli.verbs import VERBS, build_parser
 
+HEAVY = ("grpc", "google.protobuf", "numpy", "rich", "tokenizers", "jinja2", "safetensors", "yaml", "httpx")
 HELP = """
 import sys
 from colibri.cli.main import main
@@ -21,7 +22,7 @@ try:
 except SystemExit as end:
     assert end.code == 0, end.code
 import json
-print(json.dumps([name for name in sys.modules if name.startswith("colibri.")]))
+print(json.dumps(list(sys.modules)))
 """
 
 
@@ -57,6 +58,25 @@ def test_one_verb_imports_no_other() -> None:
     assert "colibri.cli.generate" in imported
     others = {verb.module for name, verb in VERBS.items() if name != "generate"}
     assert not imported & others
+
+
+def test_no_help_waits_for_anything_heavy() -> None:
+    """All verbs in one process."""
+    program = """
+import json, sys
+from colibri.cli.main import main
+for argv in json.loads(sys.argv[1]):
+    try:
+        main([*argv, "--help"])
+    except SystemExit as end:
+        assert end.code == 0, (argv, end.code)
+print(json.dumps(list(sys.modules)))
+"""
+    verbs = json.dumps([path for path, _ in leaves(build_parser())])
+    result = subprocess.run(
+        [sys.executable, "-c", program, verbs], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert not set(HEAVY) & set(json.loads(result.stdout.splitlines()[-1]))
 
 
 def test_every_verb_can_run() -> None:
