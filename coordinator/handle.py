@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from colibri.coordinator.answer_text import AnswerText
 from colibri.coordinator.request import GenerationRequest
@@ -19,6 +20,10 @@ from colibri.generation import Accepted, Event, Finished, Prompt, TokenLogprobs,
 
 #: How long a reader waits before it looks whether the engine still lives.
 _LOOK_S = 5.0
+#: Tokens of one event, so that a reader that lagged behind gets no message beyond gRPC's limit (4 MiB).
+MAX_EVENT_TOKENS = 4096
+
+_T = TypeVar("_T")
 
 
 class _Mail:
@@ -86,7 +91,7 @@ class RequestHandle:
         with self._changed:
             mail.ids.append(token)
             mail.receipts.append(receipt)
-            if piece:
+            if piece is not None:
                 mail.pieces.append(piece)
             if logprobs is not None:
                 mail.logprobs.append(logprobs)
@@ -150,12 +155,8 @@ class RequestHandle:
                     raise self._error.with_traceback(None)
                 mail = self._mail[slot]
                 self._turn = slot + 1
-                ids, receipts, logprobs = tuple(mail.ids), tuple(mail.receipts), tuple(mail.logprobs)
-                pieces, outcome = "".join(mail.pieces), mail.outcome
-                mail.ids.clear()
-                mail.receipts.clear()
-                mail.logprobs.clear()
-                mail.pieces.clear()
+                ids, receipts, logprobs = _taken(mail.ids), _taken(mail.receipts), _taken(mail.logprobs)
+                pieces, outcome = _taken(mail.pieces), mail.outcome
             finally:
                 self._left_at = self._clock()
         choice = self.request.sampling.choice + slot
@@ -194,8 +195,15 @@ class RequestHandle:
                 return slot
         return None
 
-    def _text_of(self, mail: _Mail, ids: tuple[int, ...], pieces: str) -> str:
+    def _text_of(self, mail: _Mail, ids: tuple[int, ...], pieces: tuple[str, ...]) -> str:
         """With stop strings the engine has read the text; else it is read here, beside the engine's thread."""
         if mail.text is None or self.request.stop:
-            return pieces
+            return "".join(pieces)
         return "".join(map(mail.text.push, ids))
+
+
+def _taken(values: list[_T]) -> tuple[_T, ...]:
+    """The first few, which leave the list."""
+    found = tuple(values[:MAX_EVENT_TOKENS])
+    del values[:MAX_EVENT_TOKENS]
+    return found

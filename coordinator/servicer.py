@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from threading import BoundedSemaphore
+from typing import TypeVar
 
 import grpc
 
@@ -27,9 +28,11 @@ from colibri.models.tokenizer import Tokenizer
 from colibri.placement import Directory
 from colibri.rpc.deadline import deadline_of
 from colibri.rpc.server import Service
+from colibri.transport.options import CONTROL_MESSAGE_BYTES
 from colibri.v1 import generation_pb2 as pb
 from colibri.v1 import generation_pb2_grpc
 
+_Reply = TypeVar("_Reply", pb.TokenizeReply, pb.DetokenizeReply)
 #: Calls that the server takes beyond the streams of answers: Abort is heard even when all of them are taken.
 UNARY_CALLS = 8
 
@@ -159,19 +162,30 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         else:
             raise InvalidInput("input", "text or chat", "neither")
         ids = prompt.ids.tolist()
-        return pb.TokenizeReply(
-            ids=ids, pieces=[tokenizer.decode([each], skip_special=False) for each in ids]
-        )
+        spelled = {each: tokenizer.decode([each], skip_special=False) for each in set(ids)}
+        return _fitting(kind, pb.TokenizeReply(ids=ids, pieces=[spelled[each] for each in ids]))
 
     def Detokenize(self, request: pb.DetokenizeRequest, context: grpc.ServicerContext) -> pb.DetokenizeReply:
         tokenizer = self._need_tokenizer()
         ids = checked_ids("ids", request.ids, self._model.config.vocab).tolist()
-        return pb.DetokenizeReply(text=tokenizer.decode(ids, skip_special=request.skip_special))
+        return _fitting(
+            "ids", pb.DetokenizeReply(text=tokenizer.decode(ids, skip_special=request.skip_special))
+        )
 
     def _need_tokenizer(self) -> Tokenizer:
         if self._prompts.tokenizer is None:
             raise InvalidInput("model", "one with a tokenizer", f"{self._model.name}, which has none")
         return self._prompts.tokenizer
+
+
+def _fitting(field: str, reply: _Reply) -> _Reply:
+    """Raises InvalidInput naming the request's `field` for a reply that is no message of a control call."""
+    size = reply.ByteSize()
+    if size > CONTROL_MESSAGE_BYTES:
+        raise InvalidInput(
+            field, f"what makes a reply of at most {CONTROL_MESSAGE_BYTES} bytes", f"{size} bytes"
+        )
+    return reply
 
 
 def _defaults(defaults: GenerationDefaults) -> pb.Defaults:

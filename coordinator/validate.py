@@ -23,6 +23,10 @@ from colibri.v1 import generation_pb2 as pb
 MAX_PRIORITY = 1000
 MAX_CHOICES = 16
 MAX_LOGPROBS = 20
+#: Of a Prompt message's ids and log-probabilities, beside at most 1 MiB of text: below gRPC's limit of 4 MiB.
+_ECHO_BYTES = 3 << 20
+#: Largest encodings of an id with its log-probability, and of one of the likeliest.
+_SCORED_TOKEN_BYTES, _LIKELY_BYTES = 24, 9
 
 _REQUEST_ID = re.compile(r"[!-~]{0,128}")
 
@@ -79,6 +83,8 @@ def to_request(
     stop_ids = validate_stopping.stop_ids(stopping, defaults, vocab)
     stop = validate_stopping.stop_strings(stopping, has_tokenizer=tokenizer is not None)
     prompt = PromptEncoder(vocab, tokenizer, chat).prompt(message, limits.context - 1, deadline)
+    if message.echo and message.HasField("logprobs"):
+        _check_echo(len(prompt.ids), message.logprobs)
     max_tokens = validate_stopping.max_tokens(stopping, defaults, limits.context, len(prompt.ids))
     min_tokens = validate_stopping.min_tokens(stopping, max_tokens)
     return GenerationRequest(
@@ -99,6 +105,15 @@ def to_request(
         echo=message.echo,
         prompt_text=prompt.text,
     )
+
+
+def _check_echo(prompt: int, logprobs: int) -> None:
+    """The prompt travels as one message, and its log-probabilities are kept until it is computed."""
+    most = _ECHO_BYTES // (_SCORED_TOKEN_BYTES + logprobs * _LIKELY_BYTES)
+    if prompt > most:
+        raise InvalidInput(
+            "echo", f"at most {most} tokens of prompt with logprobs {logprobs}", f"{prompt} tokens of prompt"
+        )
 
 
 def check_request_id(request_id: str, *, required: bool = False) -> None:

@@ -195,6 +195,10 @@ class TestTokens:
             (pb.TokenizeRequest(), "input: expected text or chat, got neither"),
             (pb.TokenizeRequest(chat=HELLO, add_special=True), "add_special: expected unset with a chat"),
             (pb.TokenizeRequest(text="x" * ((1 << 20) + 1)), "text: expected at most 1048576 bytes"),
+            (
+                pb.TokenizeRequest(text="x" * (1 << 20)),
+                "text: expected what makes a reply of at most 4194304",
+            ),
         ):
             with pytest.raises(grpc.RpcError, match=message):
                 stub.Tokenize(request, timeout=WAIT_S)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from colibri.coordinator.answer_text import AnswerText
-from colibri.coordinator.handle import RequestHandle
+from colibri.coordinator.handle import MAX_EVENT_TOKENS, RequestHandle
 from colibri.coordinator.reader_watch import ReaderWatch
 from colibri.coordinator.request import GenerationRequest
 from colibri.errors import ColibriError, WorkerLost
@@ -62,6 +62,21 @@ def test_tokens_merge_while_nobody_reads() -> None:
     handle.fail(WorkerLost("too late"))
     assert handle.next_event(0) == Tokens((8,), (80,))
     assert handle.next_event(0) == END
+
+
+@pytest.mark.parametrize("stop", [(), ("zz",)])
+def test_what_a_reader_missed_comes_in_bounded_events(model: TinyModel, stop: tuple[str, ...]) -> None:
+    ids = [*model.tokenizer.encode("ab" * MAX_EVENT_TOKENS, add_special=False), 200]
+    handle = handle_of(model, stop=stop)
+    text = text_of(model, handle.request)
+    assert text is not None
+    for at, token in enumerate(ids):
+        handle.put(token, at, 0, text.push(token) if stop else None)
+    handle.finish(END)
+    events = [event for event in handle.events() if isinstance(event, Tokens)]
+    assert [len(event.ids) for event in events[:3]] == [MAX_EVENT_TOKENS, MAX_EVENT_TOKENS, 1]
+    assert [receipt for event in events for receipt in event.receipts] == list(range(len(ids)))
+    assert [len(event.text) for event in events[:2]] == [MAX_EVENT_TOKENS - 1, MAX_EVENT_TOKENS]
 
 
 def test_a_waiting_reader_is_woken() -> None:

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from colibri.coordinator.penalties import Penalties
+from colibri.coordinator.replies import to_reply
 from colibri.coordinator.request import GenerationRequest
 from colibri.coordinator.validate import Draws, RequestLimits, to_request
 from colibri.deadline import Deadline
 from colibri.errors import Code, InvalidInput
+from colibri.generation import Prompt, TokenLogprobs
 from colibri.models.generation_config import GenerationDefaults
+from colibri.transport.options import CONTROL_MESSAGE_BYTES
 from colibri.v1 import generation_pb2 as pb
 from tests.support.tiny_engine import TinyModel
 
@@ -210,6 +213,26 @@ def test_defaults_of_min_p_and_repetition() -> None:
     assert (request.sampling.min_p, request.penalties) == (said.sampling.min_p, said.penalties)
     off = convert(sampling(min_p=0, repetition_penalty=1), defaults=defaults)
     assert (off.sampling.min_p, off.penalties.off) == (0, True)
+
+
+def test_an_echo_that_fits_no_message() -> None:
+    change = fields(token_ids=pb.TokenIds(ids=[1] * 20_000), echo=True, logprobs=20)
+    with pytest.raises(
+        InvalidInput, match=r"echo: expected at most 15420 tokens of prompt .* got 20003 tokens"
+    ):
+        convert(change, context=40_000)
+    assert convert(
+        fields(token_ids=pb.TokenIds(ids=[1] * 20_000), echo=True, logprobs=10), context=40_000
+    ).echo
+    assert convert(fields(token_ids=pb.TokenIds(ids=[1] * 30_000), echo=True), context=40_000).echo
+
+
+def test_the_largest_echo_fits_a_message() -> None:
+    """With the longest encodings that there are."""
+    prompt = 15_420
+    scored = TokenLogprobs(-1.5, tuple((2**32 - 1, -2.5) for _ in range(20)))
+    event = Prompt(tuple([2**32 - 1] * prompt), "x" * (1 << 20), tuple([scored] * prompt))
+    assert to_reply(event).ByteSize() < CONTROL_MESSAGE_BYTES
 
 
 def test_a_resumed_choice() -> None:
