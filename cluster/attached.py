@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from colibri.cluster.expert_calls import WorkerProgress, ask_status, load_experts
 from colibri.cluster.membership import MembershipPublisher
 from colibri.deadline import Clock, Deadline
-from colibri.errors import ColibriError, InvalidInput
+from colibri.errors import Code, ColibriError, InvalidInput
 from colibri.placement import Directory, Placement, WorkerEndpoint
+
+#: Refusals of a load that asking again does not change: the worker holds another or a damaged model.
+_FINAL = (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class AttachedWorkers:
         self._placement = place(names)
         self._publisher = MembershipPublisher(self._placement)
         self._loaded = [threading.Event() for _ in found]
+        self._refusals: dict[str, ColibriError] = {}
         self._threads = [
             threading.Thread(
                 target=self._watch, args=(index, endpoint), name=f"colibri-ask-{endpoint.name}", daemon=True
@@ -69,12 +73,14 @@ class AttachedWorkers:
         return self._publisher.directory
 
     def wait_serving(self) -> Directory:
-        """Returns when every worker has loaded its experts; raises DeadlineExpired naming one that has
-        not."""
+        """Returns when every worker has loaded its experts. Raises ColibriError naming one that has not in time, or
+        at once one that never will, being another model's."""
         bound = Deadline.after(self._options.load_timeout_s, self._clock)
         for name, loaded in zip(self._placement.workers, self._loaded, strict=True):
             if not loaded.wait(bound.remaining(self._clock)):
                 raise ColibriError(f"worker {name} has not loaded its experts in time", peer=name)
+            if name in self._refusals:
+                raise self._refusals[name]
         return self.directory
 
     def close(self) -> None:
@@ -107,6 +113,11 @@ class AttachedWorkers:
                 if serving:
                     self._take_out(endpoint, str(error))
                     serving = False
+                elif error.code in _FINAL and not error.retryable and not self._loaded[index].is_set():
+                    refusal = ColibriError(f"worker {endpoint.name}: {error.message}", peer=endpoint.name)
+                    refusal.code = error.code
+                    self._refusals[endpoint.name] = refusal
+                    self._loaded[index].set()
             self._closing.wait(self._options.poll_s)
 
     def _load(self, index: int, endpoint: WorkerEndpoint) -> None:

@@ -82,9 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     # Light on purpose: NumPy and gRPC may only be imported once the process is pinned, which run_worker does.
+    from colibri.cli.listen import check_free
     from colibri.cluster.cpu_list import parse_cpu_list
     from colibri.expert_service.worker import WorkerConfig, run_worker
 
+    check_free(args.listen, "--listen")
     config = WorkerConfig(
         model=args.model,
         name=args.name,

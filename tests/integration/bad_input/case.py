@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from colibri.errors import Code
@@ -35,10 +36,11 @@ class Refusal:
         label = ": ".join(part for part in (self.where, self.field) if part)
         return f"{label}: expected {self.expected}, got {self.got}"
 
-    def differs(self, message: str, folder: str = "") -> str:
-        """Empty where `message` is this refusal's line, else both, for a person."""
-        if folder:
-            message = message.replace(folder, MODEL)
+    def differs(self, message: str, folders: Mapping[str, str] = {}) -> str:
+        """Empty where `message` is this refusal's line, else both, for a person. folders: path -> what stands for it
+        in expected texts."""
+        for path, name in folders.items():
+            message = message.replace(path, name)
         pattern = re.escape(self.line).replace(re.escape(ANY), ".+")
         return "" if re.fullmatch(pattern, message) else f"expected {self.line!r}, got {message!r}"
 

@@ -20,6 +20,7 @@ TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{% if m.role not in ('system', 'user', 'assistant') %}"
     "{{ raise_exception('no role ' ~ m.role) }}{% endif %}[{{ m.role }}] {{ m.content }} {% endfor %}"
 )
+HIDDEN, VOCAB, CONTEXT = PARAMS.hidden, PARAMS.vocab, PARAMS.max_positions
 Json = dict[str, Any]
 Damage = Callable[[Path], object]
 ABSENT = object()

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from colibri.cli.assemble import DeploymentOptions, assemble
@@ -17,7 +17,7 @@ from colibri.errors import CheckpointError
 from colibri.models.chat import load_chat_template
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.tokenizer import Tokenizer
-from tests.integration.bad_input.case import Refusal
+from tests.integration.bad_input.case import MODEL, Refusal
 from tests.integration.bad_input.checkpoints import CheckpointCase, Stage
 
 COLIBRI = [sys.executable, "-P", "-m", "colibri.cli.main"]
@@ -45,12 +45,17 @@ def by_loaders(case: CheckpointCase, folder: Path) -> str:
             return f"expected {case.refusal.code}, got {error.code}"
         if time.monotonic() - begun > LOADER_S:
             return f"took {time.monotonic() - begun:.1f} s"
-        return case.refusal.differs(error.message, str(folder))
+        return case.refusal.differs(error.message, {str(folder): MODEL})
     return "was not refused"
 
 
 def by_command(
-    arguments: Sequence[str], refusal: Refusal, folder: str = "", *, code: int = 1, noisy: bool = False
+    arguments: Sequence[str],
+    refusal: Refusal,
+    *,
+    folders: Mapping[str, str],
+    code: int = 1,
+    noisy: bool = False,
 ) -> str:
     """Empty where `colibri ARGUMENTS` ends with `code` and says the refusal, in one line and nothing else.
 
@@ -75,9 +80,9 @@ def by_command(
     if len(lines) > 1 and not noisy:
         return f"expected one line, got {lines}"
     program, _, message = lines[-1].partition(": ")
-    if program not in ("colibri", f"colibri {arguments[0]}"):
+    if program != " ".join(("colibri", *arguments[:1])) and program != "colibri":
         return f"expected a line of colibri's, got {lines[-1]!r}"
-    return refusal.differs(message, folder)
+    return refusal.differs(message, folders)
 
 
 def verbs_for(case: CheckpointCase, folder: Path) -> list[list[str]]:

@@ -14,7 +14,7 @@ from colibri.v1 import expert_pb2 as ep
 from colibri.v1 import generation_pb2 as gp
 from colibri.v1 import router_pb2 as rp
 from tests.integration.bad_input.case import ANY, Refusal, invalid, said
-from tests.integration.bad_input.folders import PARAMS
+from tests.integration.bad_input.folders import CONTEXT, HIDDEN, VOCAB
 
 GENERATE = "/colibri.v1.Generation/Generate"
 ABORT = "/colibri.v1.Generation/Abort"
@@ -27,7 +27,6 @@ LOAD = "/colibri.v1.Expert/Load"
 RETIRE = "/colibri.v1.Expert/Retire"
 ATTACH = "/colibri.v1.Expert/Attach"
 
-HIDDEN, VOCAB, CONTEXT = PARAMS.hidden, PARAMS.vocab, PARAMS.max_positions
 MAX_ROWS = 4096
 MAX_U32 = (1 << 32) - 1
 NAN, INF = float("nan"), float("inf")

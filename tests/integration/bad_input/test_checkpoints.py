@@ -11,6 +11,7 @@ import pytest
 
 from colibri.errors import CheckpointError
 from colibri.models.checkpoint import Checkpoint
+from tests.integration.bad_input.case import MODEL
 from tests.integration.bad_input.checkpoints import CASES, CheckpointCase
 from tests.integration.bad_input.folders import config, copy, good
 from tests.integration.bad_input.refused import by_command, by_loaders, verbs_for
@@ -41,7 +42,7 @@ def test_the_commands_refuse_it(source: Path, tmp_path: Path) -> None:
         lines = verbs_for(case, folder)
         arguments = lines[next(turn) % len(lines)]
         noisy = case.id == "tokenizer-panics"
-        return case.id, by_command(arguments, case.refusal, str(folder), noisy=noisy)
+        return case.id, by_command(arguments, case.refusal, folders={str(folder): MODEL}, noisy=noisy)
 
     with ThreadPoolExecutor(2) as pool:
         found = dict(pool.map(tried, CASES))
