@@ -113,6 +113,7 @@ def assemble(
                     memory=options.cluster.memory,
                     allow_faults=options.cluster.allow_faults,
                     networks=options.cluster.networks,
+                    backoff_max_s=options.cluster.restart_pause_s,
                 ),
                 placement,
                 plan.workers,

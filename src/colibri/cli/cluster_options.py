@@ -10,15 +10,20 @@ from colibri.cli.parser import integer, number
 from colibri.cluster.netns import NetworkPlace
 from colibri.router_service.policy import FailoverPolicy
 
+#: As colibri.cluster.launch.LaunchOptions has it.
+RESTART_PAUSE_S = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """memory: bytes of experts per worker (None: any); networks: by worker, those in network namespaces."""
+    """memory: bytes of experts per worker (None: any); networks: by worker, those in network namespaces;
+    restart_pause_s: longest one before a dead worker's next life."""
 
     policy: FailoverPolicy = field(default_factory=FailoverPolicy)
     memory: int | None = None
     allow_faults: bool = False
     networks: Mapping[str, NetworkPlace] = field(default_factory=dict)
+    restart_pause_s: float = RESTART_PAUSE_S
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +53,13 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         help="run a worker in a network namespace, where it listens on that address; for tests, as root",
     )
     parser.add_argument(
+        "--restart-pause",
+        type=number(0.1, 3600),
+        default=RESTART_PAUSE_S,
+        metavar="S",
+        help="seconds, at most, before a worker that died again and again is started anew",
+    )
+    parser.add_argument(
         "--allow-faults",
         action="store_true",
         help="workers serve the calls by which tests make them misbehave; never where strangers reach them",
@@ -75,4 +87,5 @@ def cluster_options(args: argparse.Namespace) -> ClusterOptions:
         memory=getattr(args, "worker_memory", None),
         allow_faults=args.allow_faults,
         networks=networks,
+        restart_pause_s=args.restart_pause,
     )
