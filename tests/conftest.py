@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from colibri.models.demo_model import build_demo_model, colibri_home
@@ -26,6 +27,9 @@ TINY = RandomMixtral(
     max_positions=1024,
     seed=11,
 )
+# A slow machine is no failure: timings are no assertions.
+hypothesis.settings.register_profile("colibri", deadline=None)
+hypothesis.settings.load_profile("colibri")
 #: How long threads and processes may take to end after a module's last test.
 _SETTLE_S = 10.0
 

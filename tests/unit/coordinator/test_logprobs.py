@@ -35,3 +35,14 @@ def test_against_a_softmax_in_float64() -> None:
 )
 def test_ties_go_to_the_lower_id(logits: list[float], count: int, expected: list[int]) -> None:
     assert likeliest(np.array(logits, dtype=np.float32), count) == expected
+
+
+@pytest.mark.parametrize("vocab", [255, 256, 257, 5119, 5120, 32000])
+@pytest.mark.parametrize("count", [1, 5, 20])
+def test_large_vocabularies_with_ties(vocab: int, count: int) -> None:
+    rng = np.random.default_rng()
+    logits = np.round(rng.standard_normal(vocab) * 3).astype(np.float32)
+    logits[rng.random(vocab) < 0.3] = -np.inf
+    assert likeliest(logits, count) == np.argsort(-logits, kind="stable")[:count].tolist()
+    logits[:] = -np.inf
+    assert likeliest(logits, count) == list(range(count))

@@ -112,6 +112,18 @@ def test_no_bos_where_nothing_asks_for_it(plain: Path) -> None:
     assert (tokenizer.bos, tokenizer.add_bos) == (None, False)
 
 
+def test_control_tokens_in_a_text_stay_text_where_the_checkpoint_says_so(plain: Path) -> None:
+    assert Tokenizer.load(plain).encode("a</s>b").count(2) == 1
+    set_config(plain, split_special_tokens=True)
+    tokenizer = Tokenizer.load(plain)
+    ids = tokenizer.encode("a</s>b")
+    assert ids.count(2) == 0
+    assert tokenizer.decode(ids) == "a</s>b"
+    set_config(plain, split_special_tokens="yes")
+    with pytest.raises(CheckpointError, match="split_special_tokens: expected true or false"):
+        Tokenizer.load(plain)
+
+
 def test_special_tokens_may_be_objects(plain: Path) -> None:
     set_config(plain, bos_token={"content": "<s>", "special": True})
     assert Tokenizer.load(plain).bos == 1
