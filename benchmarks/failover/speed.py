@@ -8,7 +8,8 @@ from colibri.chaos.plan import LoadSpec
 from colibri.chaos.workload import workload_of
 from colibri.client import Client
 from colibri.load.arrivals import ClosedLoop
-from colibri.load.runner import LoadRun, RunLimits
+from colibri.load.result import RunLimits
+from colibri.load.runner import LoadRun
 from colibri.load.targets.colibri_grpc import GrpcTarget
 
 USERS = 8

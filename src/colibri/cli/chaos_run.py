@@ -21,7 +21,8 @@ from colibri.client import Client, ModelInfo
 from colibri.errors import ConfigError
 from colibri.load.arrivals import ClosedLoop
 from colibri.load.oracle import Judge, Oracle
-from colibri.load.runner import LoadRun, RunLimits
+from colibri.load.result import RunLimits
+from colibri.load.runner import LoadRun
 from colibri.load.targets.colibri_grpc import GrpcTarget
 from colibri.load.workload import Workload
 from colibri.models.demo_model import build_demo_model, colibri_home
