@@ -1,9 +1,11 @@
 """The command line, the topmost layer: reads checkpoints, starts services, prints.
 
-Belongs here: one module per verb (`demo`, `generate`, `serve`, `inspect`, `expert`, `router`), each with
-`add_arguments` and `run`; `assemble`, the one place where the parts become a deployment; how things look
-(`phases`, `progress`, `answer`). Does not belong here: anything that another program would want to call.
+Belongs here: `verbs`, the table of all verbs; one module per verb with `add_arguments` and `run` (a group, as
+`bench` or `config`, has a table of its own); `settings`, which brings options from flags, environment and file
+together; `assemble`, the one place where the parts become a deployment; how things look (`phases`, `progress`,
+`answer`); `docs`, which writes the pages of docs/cli. Does not belong here: anything that another program would
+want to call.
 
-Modules import the standard library and each other at the top, everything else inside `run`: `colibri --help`
-must not wait for gRPC and NumPy.
+A verb's module is imported when the verb is used. It imports the standard library and light modules of this folder
+at the top, everything else inside `run`: `colibri --help` and every refusal must not wait for gRPC and NumPy.
 """

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from colibri.cli.parser import Parser, leaves, nearest
+from colibri.cli.setting_values import from_entry, from_variable
 
 if TYPE_CHECKING:
-    from colibri.cli.config_file import ConfigFile, Entry
+    from colibri.cli.config_file import ConfigFile
 
 PREFIX = "COLIBRI_"
 CONFIG = "config"
@@ -29,7 +30,6 @@ _DEVELOPERS = ("COLIBRI_TEST_", "COLIBRI_PEERS_")
 _SERVICE_LINK = re.compile(
     r"COLIBRI(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
 )
-_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 class Resolved(NamedTuple):
@@ -114,23 +114,20 @@ def resolve(parser: VerbParser, args: Sequence[str], environ: Mapping[str, str])
     path = tuple(parser.prog.split()[1:])
     found = []
     for key, action in settings(parser).items():
-        entry = file.find(path, key) if file else None
+        value, source, where = action.default, "default", ""
         name = variable(key)
+        entry = file.find(path, key) if file else None
         if hasattr(flags, action.dest):
-            found.append(Resolved(key, action.dest, getattr(flags, action.dest), "flag"))
-        elif _excluded(parser, action, flags):
-            found.append(Resolved(key, action.dest, action.default, "default"))
-        elif outside and environ.get(name, "") != "":
-            found.append(
-                Resolved(
-                    key, action.dest, _from_text(parser, action, environ[name], name), "environment", name
-                )
-            )
-        elif entry is not None and file is not None:
-            value = _from_entry(parser, action, entry, f"{file.path}:{entry.line}: {key}")
-            found.append(Resolved(key, action.dest, value, "file", f"{file.path}:{entry.line}"))
-        else:
-            found.append(Resolved(key, action.dest, action.default, "default"))
+            value, source = getattr(flags, action.dest), "flag"
+        elif any(hasattr(flags, other.dest) for other in _rivals(parser, action)):
+            pass  # a flag that excludes this option beats what is said of it elsewhere
+        elif outside and environ.get(name):
+            source, where = "environment", name
+            value = from_variable(parser, action, environ[name], name)
+        elif file is not None and entry is not None:
+            source, where = "file", f"{file.path}:{entry.line}"
+            value = from_entry(parser, action, entry.value, f"{where}: {key}")
+        found.append(Resolved(key, action.dest, value, source, where))
     _check_exclusive(parser, found)
     return found
 
@@ -165,11 +162,6 @@ def _preset(parser: VerbParser, item: Resolved) -> None:
     for group in parser._mutually_exclusive_groups:
         if any(action.dest == item.dest for action in group._group_actions):
             group.required = False
-
-
-def _excluded(parser: VerbParser, action: argparse.Action, flags: argparse.Namespace) -> bool:
-    """Whether a flag was given that excludes this one: flags beat the rest."""
-    return any(hasattr(flags, other.dest) for other in _rivals(parser, action))
 
 
 def _rivals(parser: VerbParser, action: argparse.Action) -> Iterable[argparse.Action]:
@@ -216,53 +208,3 @@ def _check_variables(parser: VerbParser, environ: Mapping[str, str]) -> None:
         for name in sorted(unknown):
             if name not in known:
                 parser.error(f"environment: no option goes by {name}{nearest(name, known)}")
-
-
-def _from_entry(parser: VerbParser, action: argparse.Action, entry: Entry, label: str) -> Any:
-    if isinstance(entry.value, str):
-        return _from_text(parser, action, entry.value, label, split=False)
-    return _from_items(parser, action, entry.value, label)
-
-
-def _from_text(parser: VerbParser, action: argparse.Action, text: str, label: str, split: bool = True) -> Any:
-    """An option's value from its text; lists stand in one variable with commas between."""
-    if _is_switch(action):
-        return _switch(parser, action, text, label)
-    if _is_list(action):
-        return _from_items(parser, action, text.split(",") if split else [text], label)
-    return _convert(parser, action, text, label)
-
-
-def _from_items(parser: VerbParser, action: argparse.Action, items: Sequence[str], label: str) -> Any:
-    if not _is_list(action) or not items:
-        parser.error(
-            f"{label}: expected {'at least one value' if _is_list(action) else 'one value'}, got a list of {len(items)}"
-        )
-    return [_convert(parser, action, item, label) for item in items]
-
-
-def _is_list(action: argparse.Action) -> bool:
-    many = action.nargs in (argparse.ONE_OR_MORE, argparse.ZERO_OR_MORE)
-    return many or isinstance(action, argparse._AppendAction)
-
-
-def _is_switch(action: argparse.Action) -> bool:
-    return isinstance(action, argparse.BooleanOptionalAction) or action.nargs == 0
-
-
-def _switch(parser: VerbParser, action: argparse.Action, text: str, label: str) -> Any:
-    word = text.lower()
-    if word not in (*_TRUE, *_FALSE):
-        parser.error(f"{label}: expected true or false, got {text!r}")
-    if isinstance(action, argparse.BooleanOptionalAction):
-        return word in _TRUE
-    return action.const if word in _TRUE else action.default
-
-
-def _convert(parser: VerbParser, action: argparse.Action, text: str, label: str) -> Any:
-    try:
-        value = parser._get_value(action, text)
-        parser._check_value(action, value)
-    except argparse.ArgumentError as error:
-        parser.error(f"{label}: {error.message}")
-    return value
