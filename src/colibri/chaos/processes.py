@@ -19,14 +19,14 @@ def send(worker: pb.WorkerInfo, number: signal.Signals) -> None:
     name = f"worker {worker.name}, incarnation {worker.incarnation}"
     try:
         pidfd = os.pidfd_open(worker.pid)
-    except (ProcessLookupError, ValueError) as error:
+    except OSError as error:
         raise ColibriError(f"{name}: no process {worker.pid} ({error})", peer=worker.name) from None
     try:
         command = Path(f"/proc/{worker.pid}/cmdline").read_bytes().split(b"\0")
         if f"--incarnation={worker.incarnation}".encode() not in command:
             raise ColibriError(f"{name}: process {worker.pid} is another one", peer=worker.name)
         signal.pidfd_send_signal(pidfd, number)
-    except (OSError, ProcessLookupError) as error:
+    except OSError as error:
         raise ColibriError(f"{name}: {number.name} to {worker.pid}: {error}", peer=worker.name) from None
     finally:
         os.close(pidfd)
