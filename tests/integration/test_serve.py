@@ -16,7 +16,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from colibri.client import Client
-from colibri.errors import ColibriError, WorkerLost
+from colibri.errors import ColibriError
 from colibri.generation import Finished, Tokens
 from tests.support.clusters import PROMPT, answer, deployed, eventually, is_alive, kill
 from tests.support.serving import serving
@@ -110,23 +110,20 @@ def test_workers_die_with_a_killed_server_and_the_next_one_sweeps(tiny_mixtral: 
     assert list(tmp_path.glob("colibri-run-*")) == []
 
 
-def test_a_killed_worker_is_a_typed_error_at_the_client_and_the_server_lives(
-    tiny_mixtral: Path, tmp_path: Path
-) -> None:
+def test_a_killed_worker_is_not_noticed_by_its_clients(tiny_mixtral: Path, tmp_path: Path) -> None:
     with serving(tiny_mixtral, tmp_path) as serve, contextlib.closing(Client(serve.target)) as client:
-        expected = ask(serve.target)
-        events = client.generate(PROMPT, max_tokens=1000, temperature=0, ignore_eos=True)
-        next(event for event in events if isinstance(event, Tokens))
+        expected = ask(serve.target, max_tokens=400)
+        receipts: list[int] = []
         victim = serve.workers()[0]
-        killed = kill(victim)
-        with pytest.raises(WorkerLost) as caught:
-            list(events)
-        assert time.monotonic() - killed < 1.0
-        assert caught.value.retryable
-        assert caught.value.peer in ("w0", "w1")
+        for event in client.generate(PROMPT, max_tokens=400, temperature=0, ignore_eos=True):
+            if isinstance(event, Tokens):
+                if not receipts:
+                    kill(victim)
+                receipts += event.receipts
+        assert receipts == expected
         eventually(lambda: set(client.model_info().workers) == {"w0", "w1"}, 30, "the worker is back")
         assert victim not in serve.workers()
-        assert ask(serve.target) == expected
+        assert ask(serve.target, max_tokens=400) == expected
         assert serve.end(signal.SIGTERM) == 0
 
 
