@@ -145,6 +145,9 @@ def measure_prefill(deployment: Deployment, tokens: int, rounds: int) -> Measure
 def measure_decode(deployment: Deployment, prompt: int, new: int, batch: int, rounds: int) -> Measured:
     """Tokens per second of `batch` sequences together while all of them decode. `new`: tokens of each after its
     first. Raises ConfigError where that is over too soon to be measured."""
+    needed, held = batch * (prompt + new + 1), deployment.engine.options.kv_tokens
+    if needed > held:
+        raise ConfigError("--kv-tokens", f"at least {needed}, for {batch} sequences at once", held)
     found: list[float] = []
     windows: list[tuple[dict[str, float], dict[str, float]]] = []
     for index in range(-1, rounds):
