@@ -68,7 +68,7 @@ def test_slow_readers_hold_up_nobody_and_lose_nothing(server: Live) -> None:
 
 
 def test_cancelled_streams_leave_nothing(server: Live) -> None:
-    c.cancelled(server, 300)
+    c.cancelled(server, 300, at_once=48)
     assert c.until_idle(server) < WAIT_S
     pid = server.serve.process.pid
     before, fds, threads = server.rss(), open_fds(pid), c.threads_of(pid)
