@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from benchmarks.table import Line
 
 #: In the order of the table; each module has `lines() -> list[Line]`.
-_PARTS = ("tokens", "sampling", "logprobs", "resume", "remote_moe", "help", "bad_inputs")
+_PARTS = ("tokens", "glyphs", "sampling", "logprobs", "resume", "remote_moe", "help", "bad_inputs")
 
 
 def lines() -> list[Line]:
