@@ -69,6 +69,6 @@ def test_what_does_not_fit_is_an_error(tiny_mixtral: Path, capsys: pytest.Captur
     assert "colibri bench decode: " in capsys.readouterr().err
     assert main([*argv, "--kv-tokens=64", "--batch=4"]) == 1
     err = capsys.readouterr().err
-    assert "--kv-tokens: expected at least 388, for 4 sequences at once, got 64" in err
+    assert "--kv-tokens: expected at least 448, for 4 sequences at once, got 64" in err
     assert main(["bench", "decode", "/nowhere", "--workers=0"]) == 1
     assert "/nowhere" in capsys.readouterr().err

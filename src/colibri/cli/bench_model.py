@@ -145,7 +145,8 @@ def measure_prefill(deployment: Deployment, tokens: int, rounds: int) -> Measure
 def measure_decode(deployment: Deployment, prompt: int, new: int, batch: int, rounds: int) -> Measured:
     """Tokens per second of `batch` sequences together while all of them decode. `new`: tokens of each after its
     first. Raises ConfigError where that is over too soon to be measured."""
-    needed, held = batch * (prompt + new + 1), deployment.engine.options.kv_tokens
+    page, held = deployment.engine.options.kv_page, deployment.engine.options.kv_tokens
+    needed = batch * page * -(-(prompt + new + 1) // page)
     if needed > held:
         raise ConfigError("--kv-tokens", f"at least {needed}, for {batch} sequences at once", held)
     found: list[float] = []
