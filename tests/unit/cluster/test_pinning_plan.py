@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colibri.cluster.pinning_plan import plan_pinning
+from colibri.cluster.pinning_plan import choose_pins, plan_pinning
 from colibri.cluster.topology import NumaNode, Topology
 from colibri.errors import InvalidInput
 
@@ -104,3 +104,16 @@ def test_any_machine_any_number(counts: list[int], workers: int) -> None:
         assert not plan.oversubscribed
     if workers > len(topology.cpus):
         assert all(pin.oversubscribed for pin in plan.workers)
+
+
+def test_who_joins_goes_where_the_fewest_are() -> None:
+    topology = made(single(0, 4))
+    two = plan_pinning(topology, 2).workers
+    four = plan_pinning(topology, 4).workers
+    joined = choose_pins(four, two, 2)
+    assert [pin.cpus for pin in joined] == [(0,), (1,)]
+    assert all(pin.oversubscribed for pin in joined)
+    left = choose_pins(four, four[:3], 1)
+    assert left == (four[3],)
+    assert not left[0].oversubscribed
+    assert len(choose_pins(four[:1], (), 3)) == 3
