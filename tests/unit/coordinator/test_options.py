@@ -13,10 +13,10 @@ from colibri.coordinator.engine import EngineOptions
 from colibri.coordinator.penalties import Penalties, penalised
 from colibri.coordinator.receipts import next_receipt
 from colibri.coordinator.request import GenerationRequest
-from colibri.errors import ColibriError, InvalidInput
+from colibri.errors import ColibriError, InvalidInput, WorkerLost
 from colibri.generation import Finished, FinishReason, Prompt, Tokens
 from colibri.kernels.api import F32
-from tests.support.tiny_engine import Answer, TinyModel, ask, idle, read, read_all
+from tests.support.tiny_engine import Answer, TinyModel, Turnstile, ask, idle, read, read_all
 
 OPTIONS = EngineOptions(max_batch_rows=64, prefill_chunk=16, kv_page=8, kv_tokens=2048, max_running=8)
 #: Letters of the tokenizer's alphabet, so that answers have text.
@@ -163,6 +163,35 @@ class TestLogprobs:
     def test_echo_of_one_token(self, model: TinyModel, logprobs: int | None) -> None:
         answer = generate(model, ask([5], 1, echo=True, logprobs=logprobs))
         assert answer.prompt == Prompt((5,), "", () if logprobs is None else (None,))
+
+    @pytest.mark.parametrize(("scored_first", "lost"), [(False, 1), (True, 6), (True, 0), (False, 0)])
+    def test_mates_that_drop_out_of_the_step_change_nothing(
+        self, model: TinyModel, scored_first: bool, lost: int
+    ) -> None:
+        """One decode row, four rows of a plain prompt and five of a scored one, of which one row is lost."""
+
+        class OneRowLost:
+            def forward(self, layer, x, deadline=None, priority=0):  # type: ignore[no-untyped-def]
+                result = model.router.forward(layer, x, deadline, priority)
+                if layer == 0 and len(x) == 10:
+                    return replace(result, failed={lost: WorkerLost("worker w2 is gone", peer="w2")})
+                return result
+
+        scored, plain = ask(PROMPT[:5], 4, echo=True, logprobs=3), ask([9, 8, 7, 6], 4)
+        expected = generate(model, scored)
+        turnstile = Turnstile(OneRowLost())
+        with model.engine(OPTIONS, turnstile) as engine:
+            decoding = engine.submit(ask([1], 3))
+            turnstile.wait_step()
+            handles = {}
+            for request in (scored, plain) if scored_first else (plain, scored):
+                handles[request.request_id] = engine.submit(request)
+            turnstile.open()
+            with pytest.raises(WorkerLost):
+                read({0: decoding, 1: handles[plain.request_id], 6: handles[plain.request_id]}[lost])
+            found = read(handles[scored.request_id])
+        assert (found.prompt, found.logprobs) == (expected.prompt, expected.logprobs)
+        assert found.receipts == expected.receipts
 
     def test_a_prompt_whose_logits_are_bad_fails_alone(self, model: TinyModel) -> None:
         class Poisoned(DecoderStack):
