@@ -6,6 +6,7 @@ A template is a stranger's program, and no sandbox inside a process bounds its t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -117,7 +118,7 @@ class ChatRenderer:
         return ColibriError(f"chat template: its process ended with code {code}")
 
     def _end(self, process: subprocess.Popen[bytes]) -> int:
-        """Its exit code; -SIGKILL when it had to be killed."""
+        """Its exit code; -SIGKILL when it had to be killed, whether or not it is gone yet."""
         self._process = None
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
@@ -126,7 +127,9 @@ class ChatRenderer:
             return process.wait(0.2)
         except subprocess.TimeoutExpired:
             process.kill()
-            return process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+        return -signal.SIGKILL
 
     def _exchange(self, process: subprocess.Popen[bytes], message: object, until: float) -> Any:
         """The reply to a message; None when the process died or monotonic time `until` came first."""
