@@ -13,6 +13,7 @@ import pytest
 from benchmarks import peers
 from tests.conftest import TINY
 from tests.support.serving import Serving, serving
+from tests.support.torch_peer import torch_python
 
 PROMPTS = [[5, 9, 300, 42, 42, 7, 199, 23, 11], [1], list(range(400))]
 NEW = 12
@@ -20,22 +21,9 @@ NEW = 12
 BOUND = 1e-4
 
 
-def peer() -> str:
-    """The interpreter, or why there is none."""
-    try:
-        python = peers.python()
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
-    needs = "import torch, transformers, grpc, google.protobuf, numpy"
-    found = subprocess.run([python, "-c", needs], capture_output=True, text=True, timeout=120, check=False)
-    if found.returncode:
-        pytest.skip(f"{python}: {found.stderr.strip().splitlines()[-1]}: run `make peers`")
-    return python
-
-
 @pytest.fixture(scope="module")
 def python() -> str:
-    return peer()
+    return torch_python()
 
 
 @pytest.fixture(scope="module")
