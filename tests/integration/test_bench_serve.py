@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -208,6 +211,21 @@ def test_wrong_usage(
         code = int(str(end.code))
     assert code == 2
     assert message in capsys.readouterr().err
+
+
+def test_an_interrupted_run_reports_what_it_has(server: Serving, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt() -> None:
+        eventually(lambda: any(t.name == "load" for t in threading.enumerate()), WAIT_S, "a run")
+        time.sleep(1.5)  # it has connected
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    code, found = bench(capsys, f"--target={server.target}", "--users=2", "--duration=600", "--warmup=0")
+    thread.join()
+    assert code == 130
+    assert found["duration"] < 60
+    assert found["completed"] + found["unfinished"] == found["num_prompts"] > 0
 
 
 @pytest.mark.parametrize(

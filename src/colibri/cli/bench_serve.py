@@ -205,7 +205,9 @@ def _measured(load: Load) -> tuple[RunResult, bool]:
             return watch(run, load.count(), _bound_s(load)), False
         except KeyboardInterrupt:
             run.stop(0.0)
-            return run.wait(_SLACK_S), True
+            result = run.wait(_SLACK_S)
+            say(f"interrupted: the report covers {result.duration_s:.1f} s")
+            return result, True
 
 
 def _bound_s(load: Load) -> float:

@@ -63,8 +63,12 @@ class LoadRun:
             raise RuntimeError("a LoadRun runs once")
         self._thread = threading.Thread(target=self._main, name="load", daemon=True)
         self._thread.start()
-        if not self._connected.wait(self.limits.connect_timeout_s + _END_S):
-            raise DeadlineExpired("the load run's thread does not connect")
+        try:
+            if not self._connected.wait(self.limits.connect_timeout_s + _END_S):
+                raise DeadlineExpired("the load run's thread does not connect")
+        except BaseException:  # Ctrl-C, too: the thread must not begin behind the caller's back
+            self.stop(0.0)
+            raise
         if self._error is not None:
             raise self._error
 
