@@ -61,7 +61,7 @@ def measure() -> Outcome:
 
 def _compare(folder: Path, texts: Sequence[str]) -> tuple[list[str], int]:
     """Which texts and chats differ, in words, and how many there are."""
-    asked = {"texts": texts, "chats": chats(list(texts))}
+    asked: dict[str, Any] = {"texts": texts, "chats": chats(list(texts))}
     theirs = _peer(folder, asked)
     tokenizer = OurTokenizer.load(folder)
     renderer = load_chat_renderer(folder, tokenizer)

@@ -7,6 +7,7 @@ bytes that read the same; and the checks behind the reader may raise nothing but
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import atheris
 import numpy as np
@@ -81,7 +82,11 @@ def checks(frame: Frame) -> None:
         again = read_frame(b"".join(write_frame(header, frame.tensor)))
         verify(again)
         frame, header = again, again.header
-    for check in (lambda: check_forward(header, LIMITS), lambda: check_result(header, 2, LIMITS)):
+    checks: tuple[Callable[[], object], ...] = (
+        lambda: check_forward(header, LIMITS),
+        lambda: check_result(header, 2, LIMITS),
+    )
+    for check in checks:
         try:
             check()
         except InvalidInput as error:

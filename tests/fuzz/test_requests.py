@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -96,7 +97,9 @@ def test_a_server_answers_or_names_the_field(server: Live, message: pb.GenerateR
     data = message.SerializeToString()
     if 0 <= cut < len(data) and cut % 7 == 0:
         data = data[:cut]
-    call = server.channel.unary_stream("/colibri.v1.Generation/Generate", None, pb.GenerateReply.FromString)
+    call: Any = server.channel.unary_stream(
+        "/colibri.v1.Generation/Generate", None, pb.GenerateReply.FromString
+    )
     finished = 0
     try:
         for reply in call(data, timeout=WAIT_S):

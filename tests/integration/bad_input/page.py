@@ -86,7 +86,10 @@ def _status(refusal: Refusal) -> str:
 
 
 def _kind(number: int | None) -> str:
-    return "" if number is None else expert_pb2.FrameKind.Name(number).removeprefix("FRAME_KIND_")
+    if number is None:
+        return ""
+    names = expert_pb2.FrameKind.DESCRIPTOR.values_by_number
+    return names[number].name.removeprefix("FRAME_KIND_")
 
 
 def _cell(text: str) -> str:
