@@ -137,6 +137,17 @@ def test_a_server_that_hangs_holds_nobody(served: Serving) -> None:
     eventually(lambda: engine(served).running == 0, 30, "the answer ends")
 
 
+def test_ctrl_c_ends_generate_and_its_answer(served: Serving) -> None:
+    before = engine(served).aborted
+    with colibri_on_terminal("generate", f"--target={served.target}", "--prompt=w1", *LONG) as terminal:
+        eventually(lambda: engine(served).running == 1, 30, "the answer runs")
+        terminal.type(CTRL_C)
+        assert terminal.end() == 130
+        assert "colibri generate: interrupted" in terminal.text
+    eventually(lambda: engine(served).running == 0, 10, "the answer ends")
+    assert engine(served).aborted == before + 1
+
+
 def test_ctrl_c_without_an_answer_warns_first(served: Serving) -> None:
     with colibri_on_terminal("chat", f"--target={served.target}", *SHORT) as terminal:
         terminal.wait_for("> ")

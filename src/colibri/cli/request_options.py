@@ -165,7 +165,9 @@ def request_options(args: argparse.Namespace) -> RequestOptions:
 def retry(args: argparse.Namespace) -> Retry | None:
     from colibri.client import Retry
 
-    return Retry(within_s=args.retry_within) if args.retry_within else None
+    # Time is the bound that was asked for: the count must not be reached before it.
+    attempts = 1000 + int(10 * args.retry_within)
+    return Retry(attempts=attempts, within_s=args.retry_within) if args.retry_within else None
 
 
 def check_where(args: argparse.Namespace) -> None:

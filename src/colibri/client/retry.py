@@ -25,7 +25,7 @@ class Retry:
     and never shorter than the server's advice (`retry_after_s`).
     """
 
-    attempts: int = 100
+    attempts: int = 1000
     within_s: float = 60.0
     first_wait_s: float = 0.05
     factor: float = 2.0
