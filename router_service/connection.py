@@ -37,23 +37,21 @@ class SendTimeout(WorkerLost):
 class Message:
     """A request under way: one attempt at one dispatch. Its fields belong to its connection's lock.
 
-    sent_at: when its sending began; done_at: when its answer was read, or its failure known.
+    done: it has its answer or its failure; sent_at: when its sending began; done_at: when its answer was read, or its
+    failure known.
     """
 
-    __slots__ = ("done_at", "error", "key", "reply", "sent_at", "units", "wake")
+    __slots__ = ("done", "done_at", "error", "key", "reply", "sent_at", "units", "wake")
 
     def __init__(self, key: Key, units: int) -> None:
         self.key = key
         self.units = units
+        self.done = False
         self.sent_at = 0.0
         self.done_at = 0.0
         self.reply: Frame | None = None
         self.error: ColibriError | None = None
         self.wake: LockType | None = None
-
-    @property
-    def done(self) -> bool:
-        return self.reply is not None or self.error is not None
 
 
 class Connection:
@@ -127,7 +125,8 @@ class Connection:
             if len(self._in_flight) >= MAX_IN_FLIGHT:
                 raise Busy(f"{self.peer}: {MAX_IN_FLIGHT} messages wait for answers already", peer=self.peer)
             self._in_flight[message.key] = message
-            self._newest = max(self._newest, header.correlation_id)
+            if header.correlation_id > self._newest:
+                self._newest = header.correlation_id
             self.rows_sent += header.rows
             message.sent_at = self._clock()
         try:
@@ -191,6 +190,7 @@ class Connection:
             for message in messages:
                 message.error = error
                 message.done_at = now
+                message.done = True
                 wakes.append(message.wake)
                 message.wake = None
         for wake in wakes:
@@ -231,7 +231,9 @@ class Connection:
         """Reads the link, for every message, until `message` is done or the time is over; what is there already in any
         case."""
         clock = self._clock
-        left = max(0.0, until - clock())
+        left = until - clock()
+        if left < 0.0:
+            left = 0.0
         while True:
             try:
                 data = self._link.receive(left)
@@ -286,6 +288,7 @@ class Connection:
             message.done_at = self._heard_at if reply is not None else self._clock()
             message.reply = reply
             message.error = error
+            message.done = True
             wake, message.wake = message.wake, None
         if wake is not None:
             wake.release()

@@ -17,7 +17,7 @@ EXACT_SAMPLES = 64
 #: Fewer measure nothing.
 WARM_SAMPLES = 16
 #: Bounds are computed anew after so many answers.
-_REFRESH = 32
+_REFRESH = 64
 #: Exact answers that make a median.
 _ENOUGH = 8
 #: Sizes: entries of one message are below 2^29 (FrameLimits).
@@ -35,10 +35,20 @@ def quantile(values: Sequence[float], q: float) -> float:
 class Window:
     """The last answers to messages of one size, in seconds. hedge_after, deadline_after: counted from sending."""
 
-    __slots__ = ("_exact", "_measured", "_model", "count", "deadline_after", "exact_count", "hedge_after")
+    __slots__ = (
+        "_exact",
+        "_measured",
+        "_model",
+        "count",
+        "deadline_after",
+        "exact_count",
+        "hedge_after",
+        "size",
+    )
 
-    def __init__(self, model: LatencyModel) -> None:
+    def __init__(self, model: LatencyModel, size: int) -> None:
         self._model = model
+        self.size = size
         self._measured = [0.0] * SAMPLES
         self._exact = [0.0] * EXACT_SAMPLES
         self.count = 0
@@ -56,11 +66,7 @@ class Window:
             self.exact_count += 1
         self.count = count = count + 1
         if count % _REFRESH == WARM_SAMPLES:
-            self._model.refresh()
-
-    @property
-    def warm(self) -> bool:
-        return self.count >= WARM_SAMPLES
+            self._model.refresh(self)
 
     def measured(self) -> list[float]:
         return self._measured[: self.count]
@@ -81,24 +87,25 @@ class Window:
 
 
 class LatencyModel:
-    """One worker's windows, by `entries.bit_length()`."""
+    """One worker's windows, by `entries.bit_length()`.
+
+    A size without enough answers is judged by the nearest smaller one, as if time grew with the entries, and at least
+    as a cold one; without a smaller one by the next larger one, which takes longer.
+    """
 
     def __init__(self, policy: FailoverPolicy) -> None:
         self._policy = policy
-        self.windows = tuple(Window(self) for _ in range(_SIZES))
-        self.refresh()
+        #: 99th percentile of each size that was measured.
+        self._usual: dict[int, float] = {}
+        self.windows = tuple(Window(self, size) for size in range(_SIZES))
+        self._bound_cold()
 
-    def refresh(self) -> None:
-        """Computes the bounds of all sizes from what was measured.
-
-        A size without enough answers is judged by the nearest smaller one, as if time grew with the entries, and at
-        least as a cold one; without a smaller one by the next larger one, which takes longer.
-        """
-        measured = {
-            size: quantile(window.measured(), 0.99) for size, window in enumerate(self.windows) if window.warm
-        }
-        for size, window in enumerate(self.windows):
-            window.hedge_after, window.deadline_after = self._bounds(size, measured)
+    def refresh(self, window: Window) -> None:
+        """Computes a size's bounds from its last answers; those of unmeasured sizes now and then."""
+        usual = self._usual[window.size] = quantile(window.measured(), 0.99)
+        window.hedge_after, window.deadline_after = self._bounds(usual, 0.0)
+        if window.count % SAMPLES == WARM_SAMPLES:
+            self._bound_cold()
 
     def forget_exact(self) -> None:
         for window in self.windows:
@@ -108,21 +115,25 @@ class LatencyModel:
         """Over the answers of all sizes; 0 before any."""
         return quantile([value for window in self.windows for value in window.measured()], q)
 
-    def _bounds(self, size: int, measured: dict[int, float]) -> tuple[float, float]:
+    def _bound_cold(self) -> None:
+        measured = self._usual
+        cold = self._policy.deadline_cold_s
+        for size, window in enumerate(self.windows):
+            if size in measured:
+                continue
+            smaller = max((other for other in measured if other < size), default=None)
+            if smaller is not None:
+                bounds = self._bounds(measured[smaller] * 2.0 ** (size - smaller), cold)
+            elif measured:
+                bounds = self._bounds(measured[min(measured)], cold)
+            else:
+                bounds = math.inf, self._bounds(0.0, cold * max(1.0, 2.0**size / _COLD_ENTRIES))[1]
+            window.hedge_after, window.deadline_after = bounds
+
+    def _bounds(self, usual_s: float, least_s: float) -> tuple[float, float]:
         policy = self._policy
         if not policy.failover:
             return math.inf, policy.deadline_ceiling_s
-        usual, cold = measured.get(size), 0.0
-        if usual is None:
-            cold = policy.deadline_cold_s
-            smaller = max((other for other in measured if other < size), default=None)
-            if smaller is not None:
-                usual = measured[smaller] * 2.0 ** (size - smaller)
-            elif measured:
-                usual = measured[min(measured)]
-            else:
-                cold *= max(1.0, 2.0**size / _COLD_ENTRIES)
-                return math.inf, min(cold, policy.deadline_ceiling_s)
-        late = max(1.5 * usual, policy.hedge_floor_s)
-        lost = max(6.0 * usual, policy.deadline_floor_s, cold)
+        late = max(1.5 * usual_s, policy.hedge_floor_s)
+        lost = max(6.0 * usual_s, policy.deadline_floor_s, least_s)
         return late, min(lost, policy.deadline_ceiling_s)

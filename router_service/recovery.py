@@ -189,9 +189,10 @@ class Recovery:
     def _split(self, task: Task, routes: Routes, found: dict[int, int], hedge: bool) -> None:
         plan = replan(task.dispatch, found)
         root = task.root or task
-        children = [Task(dispatch, root.correlation_id, root) for dispatch in plan.dispatches]
+        children = [Task(dispatch, root.correlation_id) for dispatch in plan.dispatches]
         task.other = Split(plan, children, hedge)
         for child in children:
+            child.root = root
             child.barred = dict(task.barred or {})
             child.error = task.error
             if task.message is not None:

@@ -77,13 +77,17 @@ class MoeRouter:
         self._check(layer, x)
         deadline = deadline or Deadline()
         step = self._executor.max_rows or len(x)
-        with self.directory.reading() as membership:
+        directory = self.directory
+        membership = directory.enter()
+        try:
             if len(x) <= step:
                 return self._exchange(layer, x, 0, membership, deadline, priority)
             results = [
                 self._exchange(layer, x[first : first + step], first, membership, deadline, priority)
                 for first in range(0, len(x), step)
             ]
+        finally:
+            directory.leave(membership)
         failed = {row: error for result in results for row, error in result.failed.items()}
         return MoeResult(np.concatenate([result.rows for result in results]), failed, results[-1].epoch)
 

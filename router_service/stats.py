@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import enum
 import threading
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from operator import add as plus
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 
@@ -112,18 +115,16 @@ class Recorder(Generic[Times]):
 
     def __init__(self, zero: Times) -> None:
         self._lock = threading.Lock()
-        self._sum: Times = zero
-        self._names = tuple(field.name for field in fields(zero))
+        self._kind: Callable[..., Times] = type(zero)
+        self._values = attrgetter(*(field.name for field in fields(zero)))
+        self._sum: tuple[float, ...] = self._values(zero)
 
     def add(self, times: Times) -> None:
         with self._lock:
-            total = self._sum
-            for name in self._names:
-                setattr(total, name, getattr(total, name) + getattr(times, name))
+            self._sum = tuple(map(plus, self._sum, self._values(times)))
 
     def snapshot(self) -> Times:
-        with self._lock:
-            return replace(self._sum)
+        return self._kind(*self._sum)
 
 
 def minus(a: Times, b: Times) -> Times:

@@ -38,49 +38,28 @@ class Task:
     root, all in all. spare: the task whose late message this one hedges.
     """
 
-    __slots__ = (
-        "attempts",
-        "barred",
-        "busy",
-        "connection",
-        "correlation_id",
-        "deadline_at",
-        "dispatch",
-        "error",
-        "hedge_at",
-        "message",
-        "other",
-        "overdue",
-        "peer",
-        "result",
-        "root",
-        "settled",
-        "spare",
-        "waiting",
-        "window",
-    )
-
+    # Most tasks need little of this: what is not set costs them nothing.
     connection: Connection
     peer: Peer
     window: Window
+    attempts: int = 0
+    message: Message | None = None
+    hedge_at: float = math.inf
+    deadline_at: float = math.inf
+    result: PartResult | None = None
+    error: ColibriError | None = None
+    other: Split | None = None
+    barred: dict[Connection, Bar] | None = None
+    waiting: Waiting | None = None
+    root: Task | None = None
+    spare: Task | None = None
+    busy: int = 0
+    overdue: bool = False
+    settled: bool = False
 
-    def __init__(self, dispatch: Dispatch, correlation_id: int, root: Task | None = None) -> None:
+    def __init__(self, dispatch: Dispatch, correlation_id: int) -> None:
         self.dispatch = dispatch
         self.correlation_id = correlation_id
-        self.root = root
-        self.attempts = 0
-        self.message: Message | None = None
-        self.hedge_at = math.inf
-        self.deadline_at = math.inf
-        self.result: PartResult | None = None
-        self.error: ColibriError | None = None
-        self.other: Split | None = None
-        self.barred: dict[Connection, Bar] | None = None
-        self.waiting: Waiting | None = None
-        self.busy = 0
-        self.spare: Task | None = None
-        self.overdue = False
-        self.settled = False
 
     def bar(self, connection: Connection, bar: Bar) -> None:
         if self.barred is None:

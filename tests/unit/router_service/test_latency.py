@@ -61,12 +61,12 @@ def test_bounds_follow_the_answers(seconds: float, late: float, lost: float) -> 
 def test_rare_outliers_do_not_move_the_bounds_and_a_change_does() -> None:
     model, window = measured(0.010)
     window.add(3.0, exact=True)
-    model.refresh()
+    model.refresh(window)
     assert window.deadline_after == pytest.approx(0.1)
-    for _ in range(SAMPLES + 32):  # bounds are computed anew every 32 answers
+    for _ in range(SAMPLES + 64):  # bounds are computed anew every 64 answers
         window.add(0.040, exact=True)
     assert window.deadline_after == pytest.approx(0.24)
-    for _ in range(SAMPLES + 32):
+    for _ in range(SAMPLES + 64):
         window.add(0.001, exact=True)
     assert window.deadline_after == pytest.approx(0.1)
 
