@@ -49,36 +49,38 @@ def measure(round_s: float = ROUND_S, model: str = "demo") -> Outcome:
         network = stack.enter_context(open_network(names, LinkQuality(), shaped=True))
         command = serve_command(folder, ServeSpec(model, WORKERS, 2), network.layout.places)
         server = stack.enter_context(serving(command))
-        measure_speed(server.target, WARM_S, 2.0, SEED)
-        before = carried_bytes(network.layout.hub)
-        base = measure_speed(server.target, WARM_S, round_s, SEED)
-        steps = base.tokens_s / USERS * (WARM_S + round_s)
-        sent, received = (
-            now - then for now, then in zip(carried_bytes(network.layout.hub), before, strict=True)
+        carried: list[int] = []
+        base = measure_speed(
+            server.target, WARM_S, round_s, SEED, lambda: carried.append(carried_bytes(network.layout.hub))
         )
-        compute_s = USERS / base.tokens_s
+        step_bytes = (carried[1] - carried[0]) / (base.tokens / USERS)
         points = []
+        network.shape_hub(LinkQuality(rate_bits=RATE_BITS))
         for rtt_s in RTTS_S:
             for name in names:
                 network.shape(name, LinkQuality(delay_s=rtt_s / 2, rate_bits=RATE_BITS))
             found = measure_speed(server.target, WARM_S, round_s, SEED)
-            wire_s = 8.0 * (sent + received) / steps / RATE_BITS
-            predicted = USERS / (compute_s + layers * rtt_s + wire_s)
+            wire_s = 8.0 * step_bytes / RATE_BITS
+            predicted = USERS / (base.step_s + layers * rtt_s + wire_s)
             points.append(Point(rtt_s, found.tokens_s, predicted))
     told = "; ".join(
         f"{point.rtt_s * 1e3:g} ms: {point.tokens_s:.1f} of {point.predicted_tokens_s:.1f} ({point.off:+.0%})"
         for point in points
     )
     return Outcome(
-        f"{told} tokens/s; compute {compute_s * 1e3:.1f} ms, {layers} layers,"
-        f" {(sent + received) / steps / 1e3:.0f} kB a step",
+        f"{told} tokens/s; compute {base.step_s * 1e3:.1f} ms, {layers} layers,"
+        f" {step_bytes / 1e3:.0f} kB a step",
         all(point.off >= -WITHIN for point in points),
         type(network).__name__,
-        {"compute_s": compute_s, "points": [[p.rtt_s, p.tokens_s, p.predicted_tokens_s] for p in points]},
+        {
+            "compute_s": base.step_s,
+            "step_bytes": step_bytes,
+            "points": [[p.rtt_s, p.tokens_s, p.predicted_tokens_s] for p in points],
+        },
     )
 
 
-def carried_bytes(device: str) -> tuple[int, int]:
-    """Sent and received over the coordinator's device so far, with TCP and IP headers."""
+def carried_bytes(device: str) -> int:
+    """Over the coordinator's device so far, in both directions, with TCP and IP headers."""
     folder = Path("/sys/class/net") / device / "statistics"
-    return int((folder / "tx_bytes").read_text()), int((folder / "rx_bytes").read_text())
+    return int((folder / "tx_bytes").read_text()) + int((folder / "rx_bytes").read_text())

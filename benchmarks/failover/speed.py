@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from colibri.chaos.plan import LoadSpec
 from colibri.chaos.workload import workload_of
 from colibri.client import Client
 from colibri.load.arrivals import ClosedLoop
+from colibri.load.record import STOPPED
 from colibri.load.result import RunLimits
 from colibri.load.runner import LoadRun
 from colibri.load.targets.colibri_grpc import GrpcTarget
@@ -19,32 +22,40 @@ LOAD = LoadSpec(users=USERS, prompt_tokens=16, output_tokens=256, distinct=16)
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """steps_s: seconds of one step of the engine, in which every user gets a token (median of all gaps)."""
+    """tokens: that arrived in the `seconds` after the first ones; failed: requests, over the whole run."""
 
-    tokens_s: float
-    steps_s: float
+    tokens: int
+    seconds: float
     failed: int
 
+    @property
+    def tokens_s(self) -> float:
+        return self.tokens / self.seconds
 
-def measure(target: str, warm_s: float, seconds: float, seed: int, load: LoadSpec = LOAD) -> Speed:
-    """Tokens of the `seconds` after the first `warm_s`."""
+    @property
+    def step_s(self) -> float:
+        """Of one step of the engine, in which every user gets a token."""
+        return USERS / self.tokens_s
+
+
+def measure(
+    target: str, warm_s: float, seconds: float, seed: int, mark: Callable[[], None] = lambda: None
+) -> Speed:
+    """mark: called when the `seconds` begin and when they are over."""
     with Client(target) as client:
-        workload = workload_of(load, client.model_info(), seed)
+        workload = workload_of(LOAD, client.model_info(), seed)
     run = LoadRun(
-        GrpcTarget(target, in_flight=load.users),
-        workload,
-        ClosedLoop(load.users, duration_s=warm_s + seconds),
-        RunLimits(in_flight=load.users),
+        GrpcTarget(target, in_flight=USERS), workload, ClosedLoop(USERS), RunLimits(in_flight=USERS)
     )
     with run:
-        result = run.wait(warm_s + seconds + 60.0)
-    begin, end = result.started + warm_s, result.started + warm_s + seconds
-    times = [at for record in result.records for at in record.token_times if begin <= at < end]
-    gaps = sorted(
-        gap.seconds
-        for record in result.records
-        for gap in record.gaps()
-        if begin <= gap.start and gap.start + gap.seconds < end
-    )
-    failed = sum(record.failure is not None and record.failure.kind != "stopped" for record in result.records)
-    return Speed(len(times) / seconds, gaps[len(gaps) // 2] if gaps else float("inf"), failed)
+        time.sleep(warm_s)
+        mark()
+        begin = time.monotonic()
+        time.sleep(seconds)
+        end = time.monotonic()
+        mark()
+        run.stop(0.0)
+        result = run.wait(30.0)
+    tokens = sum(begin <= at < end for record in result.records for at in record.token_times)
+    failures = [record.failure for record in result.records if record.failure is not None]
+    return Speed(tokens, end - begin, sum(failure.kind != STOPPED for failure in failures))

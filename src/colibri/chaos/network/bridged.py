@@ -39,6 +39,9 @@ class BridgedNetwork:
             device = _INSIDE if prefix else place.device
             run("tc", *prefix, "qdisc", "replace", "dev", device, "root", *netem(quality))
 
+    def shape_hub(self, quality: LinkQuality) -> None:
+        run("tc", "qdisc", "replace", "dev", self.layout.hub, "root", *netem(quality))
+
     def close(self) -> None:
         self._undo.close()
 

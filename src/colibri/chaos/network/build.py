@@ -37,10 +37,10 @@ def open_network(workers: Sequence[str], quality: LinkQuality, *, shaped: bool) 
     layout = _free_layout(workers)
     if quality == LinkQuality() and not shaped:
         return BridgedNetwork(layout)
-    # Relayed, the coordinator has one link of that rate, too; delay and loss are counted once, at the workers.
-    hub = LinkQuality(rate_bits=quality.rate_bits)
-    network = BridgedNetwork(layout) if _netem() else RelayedNetwork(layout, hub)
+    network = BridgedNetwork(layout) if _netem() else RelayedNetwork(layout)
     try:
+        # The coordinator has one link of that rate; delay and loss are counted once, at the workers.
+        network.shape_hub(LinkQuality(rate_bits=quality.rate_bits))
         for worker in workers:
             network.shape(worker, quality)
     except BaseException:

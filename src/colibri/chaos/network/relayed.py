@@ -31,17 +31,14 @@ _ANSWER_S = 5.0
 
 
 class RelayedNetwork:
-    """Constructing makes it, or leaves nothing behind. hub: of all links together, as the coordinator's own
-    one has it."""
+    """Constructing makes it, or leaves nothing behind."""
 
-    def __init__(self, layout: Layout, hub: LinkQuality | None = None) -> None:
+    def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self._lock = threading.Lock()
         self._undo = contextlib.ExitStack()
         try:
             self._relay = self._make()
-            if hub is not None:
-                self._tell({"port": layout.gateway, **_fields(hub)})
         except BaseException:
             self.close()
             raise
@@ -52,11 +49,8 @@ class RelayedNetwork:
     def shape(self, worker: str, quality: LinkQuality) -> None:
         self._tell({"port": self.layout.place(worker).address, **_fields(quality)})
 
-    def cpu_s(self) -> float:
-        """CPU seconds that the relay has used."""
-        with open(f"/proc/{self._relay.pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    def shape_hub(self, quality: LinkQuality) -> None:
+        self._tell({"port": self.layout.gateway, **_fields(quality)})
 
     def close(self) -> None:
         self._undo.close()
