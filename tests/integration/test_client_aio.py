@@ -133,7 +133,7 @@ def test_errors_are_typed(model: TinyModel, tmp_path: Path) -> None:
         with pytest.raises(DeadlineExpired):
             await client.generate([1], timeout_s=0.2, max_tokens=9).answer()
         turnstile.let()
-        await asyncio.to_thread(wait_for, "the expired request to end", lambda: idle(served.engine))
+        await asyncio.to_thread(wait_for, "the expired request to end", lambda: idle(held.engine))
         stream = client.generate([1], max_tokens=9)
         turnstile.error = WorkerLost("worker w3 is gone", peer="w3")
         turnstile.open()
@@ -143,9 +143,9 @@ def test_errors_are_typed(model: TinyModel, tmp_path: Path) -> None:
         with pytest.raises(WorkerLost):
             await anext(stream)
 
-    with serve(model, tmp_path, OPTIONS, turnstile) as served:
+    with serve(model, tmp_path, OPTIONS, turnstile) as held:
         try:
-            run(served.target, program)
+            run(held.target, program)
         finally:
             turnstile.open()
 
