@@ -16,8 +16,12 @@ from colibri.v1 import operator_pb2 as pb
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-c", "import time; time.sleep(60)", "--incarnation=7"]
-    with subprocess.Popen(command) as started:
+    program = "import time; print('up', flush=True); time.sleep(60)"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "--incarnation=7"], stdout=subprocess.PIPE
+    ) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == b"up\n"
         yield started
         started.kill()
 
