@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.table import Line, Outcome
 from tests.integration.bad_input import checkpoints, commands
 from tests.integration.bad_input.case import MODEL
-from tests.integration.bad_input.checkpoints import CheckpointCase
+from tests.integration.bad_input.checkpoint_case import CheckpointCase
 from tests.integration.bad_input.commands import CommandCase
 from tests.integration.bad_input.connections import (
     cancelled,

@@ -10,7 +10,7 @@ from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 from colibri.models.safetensors_writer import SINGLE_NAME
 from colibri.wire.limits import FrameLimits
 from tests.integration.bad_input import frames
-from tests.integration.bad_input.checkpoints import SAFETENSORS
+from tests.integration.bad_input.checkpoint_files import SAFETENSORS
 from tests.integration.bad_input.folders import write_header
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -18,7 +18,7 @@ from colibri.models.chat import load_chat_template
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.tokenizer import Tokenizer
 from tests.integration.bad_input.case import MODEL, Refusal
-from tests.integration.bad_input.checkpoints import CheckpointCase, Stage
+from tests.integration.bad_input.checkpoint_case import CheckpointCase, Stage
 
 COLIBRI = [sys.executable, "-P", "-m", "colibri.cli.main"]
 #: Bound of one command; each takes a fraction of a second.

@@ -12,7 +12,8 @@ import pytest
 from colibri.errors import CheckpointError
 from colibri.models.checkpoint import Checkpoint
 from tests.integration.bad_input.case import MODEL
-from tests.integration.bad_input.checkpoints import CASES, CheckpointCase
+from tests.integration.bad_input.checkpoint_case import CheckpointCase
+from tests.integration.bad_input.checkpoints import CASES
 from tests.integration.bad_input.folders import config, copy, good
 from tests.integration.bad_input.refused import by_command, by_loaders, verbs_for
 
