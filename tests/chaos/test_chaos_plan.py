@@ -4,10 +4,13 @@ fails, no token changes. Nothing is said of times here: this machine may be busy
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from colibri.chaos.network.build import why_not
 from colibri.chaos.picture import draw
@@ -41,6 +44,27 @@ def test_the_ci_plan(tiny_mixtral: Path) -> None:
     assert result.routing["failovers"] > 0
     json.dumps(document(result, verdict))
     assert draw(result, verdict, "ci").startswith("<svg")
+
+
+def test_the_command_tells_that_limits_did_not_hold(tiny_mixtral: Path, tmp_path: Path) -> None:
+    plan = {
+        "seed": 3,
+        "serve": {"model": str(tiny_mixtral), "workers": 2, "replicas": 2},
+        "load": {"users": 2, "prompt_tokens": 8, "output_tokens": 20, "distinct": 4},
+        "quiet": "1500ms",
+        "phases": [{"name": "one kill", "duration": "1s", "events": [{"do": "kill", "at": "0s"}]}],
+        "limits": {"events": 2},
+    }
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
+    options = ["--json", "--svg", str(tmp_path / "run.svg"), "--server-log", str(tmp_path / "log")]
+    command = [sys.executable, "-m", "colibri.cli.main", "chaos", str(tmp_path / "plan.yaml"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert found["reasons"] == ["1 events happened, 2 must"]
+    assert (found["failed"], found["wrong"], found["events"]) == (0, [], {"kill": 1})
+    assert "SIGKILL" in (tmp_path / "log").read_text()
+    assert (tmp_path / "run.svg").read_text().startswith("<svg")
 
 
 @pytest.mark.skipif(bool(NO_NETWORK), reason=NO_NETWORK or "network namespaces work here")

@@ -47,6 +47,8 @@ NETWORK = frozenset({Action.LINK_DOWN, Action.LINK})
 #: Events that take a worker away: by default they wait until all workers serve.
 TAKING = frozenset({Action.KILL, Action.STOP, Action.LINK_DOWN})
 ANY = "any"
+#: The first moments of a run are no quiet: every user begins at once.
+WARM_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ import yaml
 from colibri.chaos.plan import (
     ANY,
     TAKING,
+    WARM_S,
     WORKER_FAULTS,
     Action,
     EventSpec,
@@ -78,8 +79,9 @@ def parse_plan(data: object) -> Plan:
         needed=("seed", "quiet", "phases"),
     )
     plan = Plan(**found)
-    if not plan.quiet_s:
-        raise ConfigError("quiet", "more than 0: gaps are compared with it", "0")
+    if plan.quiet_s <= WARM_S:
+        expected = f"more than {WARM_S:g} s, which is not counted: gaps are compared with it"
+        raise ConfigError("quiet", expected, f"{plan.quiet_s:g} s")
     actions = plan.count()
     if plan.network is None and (missing := next((a for a in actions if a in NETWORK_ACTIONS), None)):
         raise ConfigError("network", f"a section, since the plan has {missing.value}", "none")

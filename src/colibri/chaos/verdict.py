@@ -8,13 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from colibri.chaos.plan import WARM_S
 from colibri.chaos.runner import ChaosResult
 from colibri.chaos.timeline import Kind, Moment
 from colibri.load.oracle import OracleReport
 from colibri.load.record import STOPPED, Gap, RequestRecord
-
-#: The first moments of a run are no quiet: every user begins at once.
-WARM_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)

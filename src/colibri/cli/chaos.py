@@ -7,6 +7,7 @@ the tool starts a server as the plan says, and ends it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -36,6 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=argparse.SUPPRESS, help="in place of the plan's (default: as planned)"
     )
     parser.add_argument("--svg", type=Path, default=argparse.SUPPRESS, metavar="FILE", help="draw the run")
+    parser.add_argument(
+        "--server-log",
+        type=Path,
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help="what our own server says",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.add_argument("--check", action="store_true", help="read the plan, print its events, do nothing")
 
@@ -49,7 +57,14 @@ def run(args: argparse.Namespace) -> int:
     plan = _with_overrides(read_plan(args.plan), args)
     if args.check:
         return _print_schedule(plan)
-    result, verdict = run_plan(plan, getattr(args, "target", None), tell=say)
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(args.server_log.open("w")) if hasattr(args, "server_log") else None
+        result, verdict = run_plan(
+            plan,
+            getattr(args, "target", None),
+            tell=say,
+            server_log=lambda line: None if log is None else print(line, file=log, flush=True),
+        )
     if hasattr(args, "svg"):
         args.svg.write_text(draw(result, verdict, f"{args.plan.stem}, seed {plan.seed}"))
     _print(result, verdict, args.json)

@@ -74,7 +74,7 @@ def test_a_whole_plan(tmp_path: Path) -> None:
         (plan_with(sed=3), "sed", "did you mean 'seed'"),
         (plan_with(seed=None), "seed", "a value"),
         (plan_with(seed=True), "seed", "a whole number"),
-        (plan_with(quiet="0s"), "quiet", "more than 0"),
+        (plan_with(quiet="1s"), "quiet", "more than 1 s"),
         (plan_with(quiet=5), "quiet", "a time such as"),
         (plan_with(quiet="5 parsecs"), "quiet", "a time such as"),
         (plan_with(network=None), "network", "link"),

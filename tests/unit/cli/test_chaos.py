@@ -31,7 +31,7 @@ def test_check_prints_the_events_and_does_nothing(capsys: pytest.CaptureFixture[
 
 
 def test_a_plan_without_a_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "p.yaml").write_text("{seed: 1, quiet: 1s, phases: [{name: p, duration: 1s}]}")
+    (tmp_path / "p.yaml").write_text("{seed: 1, quiet: 2s, phases: [{name: p, duration: 1s}]}")
     assert main(["chaos", str(tmp_path / "p.yaml")]) == 1
     assert "serve.model: expected the checkpoint" in capsys.readouterr().err
 
