@@ -81,7 +81,7 @@ def load_experts(
     yielding: bool = False,
     cancellation: Cancellation | None = None,
 ) -> None:
-    """Have a worker load `experts` ((layer, expert) ids); yielding: beside requests, at the lowest CPU priority.
+    """Have a worker load `experts` ((layer, expert) ids); yielding: beside requests, at a low CPU priority.
 
     Raises the typed error of a failed call, naming the worker; DeadlineExpired when it took too long; Cancelled.
     """

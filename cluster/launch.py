@@ -97,7 +97,7 @@ def worker_command(
 ) -> list[str]:
     """Command line of `colibri expert` for one life of a worker that is to die with this process.
 
-    socket: where it listens, if it does so on a unix socket. yielding: it starts at the lowest CPU priority."""
+    socket: where it listens, if it does so on a unix socket. yielding: it starts at a low CPU priority."""
     place = options.networks.get(name)
     listen = f"unix:{socket}" if options.transport == "unix" else "127.0.0.1:0"
     argv = [

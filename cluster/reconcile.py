@@ -2,7 +2,7 @@
 
 What is wanted (desired.py) changes by commands; what is changes by itself, when workers die and come back. Most
 urgent first: an expert that nobody alive holds is loaded by survivors at once, at full speed, whatever else is under
-way; everything else happens beside requests, at the lowest CPU priority.
+way; everything else happens beside requests, at a low CPU priority.
 """
 
 from __future__ import annotations

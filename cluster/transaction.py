@@ -70,7 +70,7 @@ def run_change(
 ) -> bool:
     """Returns, with the new placement in force, whether everything old is gone too: else `retire` has work left.
 
-    yielding: the loads run at the lowest CPU priority. interrupted: asked all along; it ends the prepare, and puts
+    yielding: the loads run at a low CPU priority. interrupted: asked all along; it ends the prepare, and puts
     off the retiring. Raises what made the change impossible (a refused load, a lost worker, a deadline) or
     Interrupted: then the old placement serves, and `retire` will drop what had been loaded (abort).
     """

@@ -20,7 +20,7 @@ class WorkerConfig:
     too; reported, nothing else. max_rows: rows of one request. max_queued: requests that may wait.
     max_streams: routers at once. grace_s: seconds for what is in flight after SIGTERM. parent_pid: the
     process that started this one and whose end ends it. memory: bytes that experts may take (None: any).
-    yielding_start: starts at the lowest CPU priority, beside workers that serve. share_memory: with routers of
+    yielding_start: starts at a low CPU priority, beside workers that serve. share_memory: with routers of
     its host, where they ask for it. allow_faults: serves colibri.v1.Faults, by which
     anybody who reaches this worker makes it misbehave.
     """

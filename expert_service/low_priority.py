@@ -1,4 +1,4 @@
-"""Work at the lowest CPU priority, beside requests that run.
+"""Work at a low CPU priority, beside requests that run.
 
 On Linux each thread has a nice value of its own, and a new one inherits that of the thread that starts it (man 7
 sched). Lowering needs no right but raising does: a lowered thread ends with its work, and must start none that stays.
@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-LOWEST = 19
+#: A tenth of the CPU time of a thread of usual priority, and any of those runs at once when it wakes. At 19 a worker
+#: did not come up in minutes on a machine whose CPUs were all taken.
+LOWERED = 10
 
 T = TypeVar("T")
 
@@ -53,7 +55,7 @@ class _Made(Generic[T]):
 
 def _make(items: Iterable[T], made: SimpleQueue[_Made[T]], closed: threading.Event) -> None:
     try:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWERED)
         iterator = iter(items)
         for item in iterator:
             made.put(_Made(item))

@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--yielding-start",
         action="store_true",
-        help="start at the lowest CPU priority, beside workers that serve",
+        help="start at a low CPU priority, beside workers that serve",
     )
     parser.add_argument(
         "--no-shared-memory",

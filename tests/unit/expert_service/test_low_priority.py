@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from colibri.expert_service.low_priority import LOWEST, call_lowered, iterate_lowered
+from colibri.expert_service.low_priority import LOWERED, call_lowered, iterate_lowered
 
 
 def niceness() -> int:
@@ -16,8 +16,8 @@ def niceness() -> int:
 
 def test_work_is_lowered_and_the_caller_is_not() -> None:
     before = niceness()
-    assert call_lowered(niceness) == LOWEST
-    assert list(iterate_lowered(niceness() for _ in range(3))) == [LOWEST] * 3
+    assert call_lowered(niceness) == LOWERED
+    assert list(iterate_lowered(niceness() for _ in range(3))) == [LOWERED] * 3
     assert niceness() == before
 
 
