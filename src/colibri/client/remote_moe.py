@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -33,6 +34,8 @@ Rows = NDArray[np.float32]
 #: What a message holds besides its rows: fields of fixed size, and a status byte or two per row.
 _OVERHEAD_BYTES = 64 << 10
 _STATUS_BYTES = 2
+#: Calls of one long prompt at a time: one is on its way while the other is computed.
+_UNDER_WAY = 2
 #: Rows that each layer's gate is compared with before a model is changed.
 _PROBE_ROWS = 16
 #: A chosen expert counts when its logit leads by this share of the row's spread: the server may round rows to bf16.
@@ -70,7 +73,7 @@ class RemoteMoe:
         except BaseException:
             self._channel.close()
             raise
-        # No message above the limit that every channel has; a long prompt goes in several, all under way at once.
+        # No message above the limit that every channel has; a long prompt goes in several calls.
         fitting = (CONTROL_MESSAGE_BYTES - _OVERHEAD_BYTES) // (self.info.hidden * 4 + _STATUS_BYTES)
         self.rows_per_call = max(1, min(self.info.max_rows, fitting))
 
@@ -82,17 +85,23 @@ class RemoteMoe:
         """
         deadline = Deadline.after(self._timeout_s)
         step = self.rows_per_call
-        parts = [self._request(layer, rows[at : at + step]) for at in range(0, max(len(rows), 1), step)]
-        calls: list[Callable[..., pb.ForwardReply]] = (
-            [self._stub.Forward]
-            if len(parts) == 1
-            else [_Started(self._stub, part, self._timeout_s) for part in parts]
-        )
-        merged = [
-            self._rows_of(ask(call, part, Attempts(self._retry, deadline), self.target), part.rows)
-            for call, part in zip(calls, parts, strict=True)
-        ]
-        return merged[0] if len(merged) == 1 else np.concatenate(merged)
+        if len(rows) <= step:
+            request = self._request(layer, rows)
+            return self._finish(self._stub.Forward, request, deadline)
+        merged: list[Rows] = []
+        under_way: deque[tuple[_Started, pb.ForwardRequest]] = deque()
+        try:
+            for at in range(0, len(rows), step):
+                request = self._request(layer, rows[at : at + step])
+                under_way.append((_Started(self._stub, request, deadline.remaining()), request))
+                if len(under_way) == _UNDER_WAY:
+                    merged.append(self._finish(*under_way.popleft(), deadline))
+            while under_way:
+                merged.append(self._finish(*under_way.popleft(), deadline))
+        finally:
+            for call, _ in under_way:
+                call.cancel()
+        return np.concatenate(merged)
 
     def gate(self, layer: int, rows: Rows) -> NDArray[np.uint32]:
         """uint32 [rows, top_k]: the experts that the server chooses, the likeliest first."""
@@ -129,6 +138,12 @@ class RemoteMoe:
     def _attempts(self, timeout_s: float) -> Attempts:
         return Attempts(self._retry, Deadline.after(timeout_s))
 
+    def _finish(
+        self, call: Callable[..., pb.ForwardReply], request: pb.ForwardRequest, deadline: Deadline
+    ) -> Rows:
+        reply = ask(call, request, Attempts(self._retry, deadline), self.target)
+        return self._rows_of(reply, request.rows)
+
     def _request(self, layer: int, rows: Rows) -> pb.ForwardRequest:
         return pb.ForwardRequest(layer=layer, rows=len(rows), hidden=rows.shape[1], data=_data(rows))
 
@@ -150,14 +165,18 @@ class _Started:
     """A Forward that is under way; asked again, it begins anew."""
 
     def __init__(
-        self, stub: router_pb2_grpc.RouterStub, request: pb.ForwardRequest, timeout_s: float
+        self, stub: router_pb2_grpc.RouterStub, request: pb.ForwardRequest, timeout_s: float | None
     ) -> None:
         self._stub = stub
-        self._future: grpc.Future[pb.ForwardReply] | None = stub.Forward.future(request, timeout=timeout_s)
+        self._first: grpc.Future[pb.ForwardReply] | None = stub.Forward.future(request, timeout=timeout_s)
 
     def __call__(self, request: pb.ForwardRequest, timeout: float | None) -> pb.ForwardReply:
-        future, self._future = self._future, None
-        return self._stub.Forward(request, timeout=timeout) if future is None else future.result()
+        first, self._first = self._first, None
+        return self._stub.Forward(request, timeout=timeout) if first is None else first.result()
+
+    def cancel(self) -> None:
+        if self._first is not None:
+            self._first.cancel()
 
 
 def _data(rows: Rows) -> bytes:
