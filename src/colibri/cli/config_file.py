@@ -18,8 +18,8 @@ from pathlib import Path
 
 import yaml
 
-from colibri.cli.parser import nearest
 from colibri.errors import ConfigError
+from colibri.spelling import nearest
 
 _MAX_BYTES = 1 << 20
 _MAX_DEPTH = 4

@@ -8,9 +8,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from colibri.cli.parser import Parser, leaves, nearest
+from colibri.cli.parser import Parser, leaves
 from colibri.cli.settings import CONFIG_VARIABLE, Resolved, VerbParser, resolve
 from colibri.errors import ConfigError
+from colibri.spelling import nearest
 
 ABOUT = """
 Options of `config show` itself stand before the verb; what follows the verb is read as that verb's own command line:

@@ -7,6 +7,8 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
+from colibri.spelling import nearest
+
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """Keeps paragraphs, leaves indented lines as they are, and tells no default of a switch, nor one that the text
@@ -73,14 +75,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or nothing where no known word is close."""
-    import difflib  # only errors need it
-
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def leaves(parser: Parser, path: Sequence[str] = ()) -> Iterable[tuple[tuple[str, ...], Parser]]:

@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from colibri.cli.parser import Parser, leaves, nearest
+from colibri.cli.parser import Parser, leaves
 from colibri.cli.setting_values import from_entry, from_variable
+from colibri.spelling import nearest
 
 if TYPE_CHECKING:
     from colibri.cli.config_file import ConfigFile

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from colibri.cli.main import main
-from colibri.cli.parser import leaves, nearest
+from colibri.cli.parser import leaves
 from colibri.cli.verbs import VERBS, build_parser
+from colibri.spelling import nearest
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
