@@ -37,17 +37,18 @@ class SendTimeout(WorkerLost):
 class Message:
     """A request under way: one attempt at one dispatch. Its fields belong to its connection's lock.
 
-    done: it has its answer or its failure; sent_at: when its sending began; done_at: when its answer was read, or its
-    failure known.
+    done: it has its answer or its failure; sent_at: when its sending began; due_at: until when its sender gives it, 0:
+    not said; done_at: when its answer was read, or its failure known.
     """
 
-    __slots__ = ("done", "done_at", "error", "key", "reply", "sent_at", "units", "wake")
+    __slots__ = ("done", "done_at", "due_at", "error", "key", "reply", "sent_at", "units", "wake")
 
     def __init__(self, key: Key, units: int) -> None:
         self.key = key
         self.units = units
         self.done = False
         self.sent_at = 0.0
+        self.due_at = 0.0
         self.done_at = 0.0
         self.reply: Frame | None = None
         self.error: ColibriError | None = None
@@ -160,11 +161,21 @@ class Connection:
                 self._hand_over()
         return True
 
+    def is_hung(self, message: Message, now: float) -> bool:
+        """Whether a message that is overdue shows that the peer hangs: nothing has come since it was sent, and it does
+        not stand behind another, perhaps a big one of another thread, that still has time."""
+        if self._heard_at >= message.sent_at:
+            return False
+        with self._lock:
+            return not any(
+                other.sent_at <= message.sent_at and now < other.due_at for other in self._in_flight.values()
+            )
+
     def time_out(self, message: Message) -> None:
         """No answer came in all the time it was given. If nothing at all came since it was sent, the peer hangs or is
         cut off, and the connection ends; else the message alone fails."""
         waited = self._clock() - message.sent_at
-        error = WorkerLost(f"{self.peer}: no answer within {waited:.2g} s", peer=self.peer)
+        error = WorkerLost(f"{self.peer}: no answer within {waited:.1f} s", peer=self.peer)
         if self._heard_at < message.sent_at:
             self.fail(error)
         else:

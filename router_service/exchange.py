@@ -144,7 +144,7 @@ class Exchange:
         times.messages += 1
         times.bytes_sent += len(dispatch.rows) * context.limits.row_bytes
         sent_at = message.sent_at
-        task.deadline_at = timer = sent_at + window.deadline_after
+        message.due_at = task.deadline_at = timer = sent_at + window.deadline_after
         if context.policy.hedge and routes.replaceable[dispatch.worker]:
             task.hedge_at = hedge_at = sent_at + window.hedge_after
             if hedge_at < timer:

@@ -64,10 +64,14 @@ class Keeper:
                     self._try_connect(fleet, peer)
                 continue
             peer.over.wait(peer.health.probe_wait_s)
-            seconds = self._try_probe(fleet, peer)
+            try:
+                seconds = self._try_probe(fleet, peer)
+            except Exception:
+                # The thread must live on: nobody else brings this worker back.
+                _log.exception("%s: unexpected error while probing", peer.name)
+                seconds = None
             unanswered = 0 if seconds is not None else unanswered + 1
-            usual = fleet.usual_latency_s(peer)
-            near = usual * NEAR_FACTOR + NEAR_EXCESS_S
+            near = fleet.usual_latency_s(peer) * NEAR_FACTOR + NEAR_EXCESS_S
             fleet.probed(peer, seconds is not None and seconds <= near)
             connection = peer.connection
             if unanswered >= UNANSWERED_PROBES and connection is not None:
@@ -91,8 +95,10 @@ class Keeper:
             fleet.connected(peer, connection)
 
     def _try_probe(self, fleet: Fleet, peer: Peer) -> float | None:
-        """Seconds until the answer; None: none came."""
+        """Seconds until the answer; None: none came. A worker that holds nothing cannot be asked, and does no harm."""
         connection, target = peer.connection, fleet.probe_target(peer)
-        if connection is None or target is None or peer.over.is_set():
+        if connection is None or peer.over.is_set():
             return None
+        if target is None:
+            return 0.0
         return probe(connection, self._limits, next(self._ids), *target, PROBE_S, self._clock)

@@ -150,8 +150,8 @@ class Recovery:
         if not task.overdue:
             task.overdue = True
             context.happened.add(RoutingEvents(timeouts=1))
-            if context.policy.failover:
-                self._fleet.eject(task.peer)
+        if context.policy.failover and task.connection.is_hung(message, now):
+            self._fleet.eject(task.peer)
         if now >= ceiling_at:
             task.connection.time_out(message)
             return

@@ -4,6 +4,7 @@ failing a request."""
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -32,6 +33,8 @@ from colibri.router_service.stats import (
 from colibri.router_service.task import gather
 from colibri.transport.link import LinkKind
 from colibri.wire.limits import FrameLimits
+
+_log = logging.getLogger(__name__)
 
 #: Longest wait for a worker's first connection and its handshake, seconds.
 CONNECT_S = 5.0
@@ -182,9 +185,14 @@ class RemoteExecutor:
     def _watch(self) -> None:
         compared_at = self._clock()
         while not self._closing.is_set():
-            self._fleet.follow()
-            self._fleet.check_links()
-            if self.policy.failover and self._clock() - compared_at >= _COMPARE_S:
-                compared_at = self._clock()
-                self._fleet.compare()
-            self._directory.wait_change(self._directory.current(), _WATCH_S)
+            seen = self._directory.current()
+            try:
+                self._fleet.follow()
+                self._fleet.check_links()
+                if self.policy.failover and self._clock() - compared_at >= _COMPARE_S:
+                    compared_at = self._clock()
+                    self._fleet.compare()
+            except Exception:
+                # Without this thread a lost worker would be noticed by the requests that it holds up.
+                _log.exception("unexpected error while watching the workers")
+            self._directory.wait_change(seen, _WATCH_S)

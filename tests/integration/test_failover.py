@@ -425,7 +425,8 @@ def test_the_last_holder_stays_in_use(bench: MoeBench) -> None:
         hold.go.set()
         step.result(10)
         routing = cluster.executor.routing()
-        assert (routing.timeouts, routing.ejections, routing.failovers) == (1, 0, 0)
+        assert routing.timeouts >= 1
+        assert (routing.ejections, routing.failovers) == (0, 0)
 
 
 def test_router_threads_beside_each_other_while_workers_fail(bench: MoeBench) -> None:

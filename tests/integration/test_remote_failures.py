@@ -159,7 +159,7 @@ def test_a_worker_that_hangs_without_a_deadline(bench: MoeBench) -> None:
             for error in only_rows_of(bench, router, 0, x, result, 1):
                 assert isinstance(error, WorkerLost)
                 assert error.peer == "w1"
-                assert "0.3 s" in error.message
+                assert "no answer within" in error.message
             gate.go.set()
 
 
