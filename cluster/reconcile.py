@@ -56,7 +56,7 @@ class ManagerOptions:
 
     bounds: PhaseBounds = field(default_factory=PhaseBounds)
     absent_after_s: float = 30.0
-    start_s: float = 120.0
+    start_s: float = 300.0
     retry_s: float = 0.5
     retry_max_s: float = 10.0
     command_s: float = 3600.0

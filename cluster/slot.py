@@ -16,9 +16,12 @@ from colibri.cluster.launch import LOADED, UP, LaunchOptions, WorkerState, Worke
 from colibri.cluster.membership import MembershipPublisher
 from colibri.cluster.pinning_plan import WorkerPin
 from colibri.deadline import Clock, Deadline
-from colibri.errors import ColibriError, WorkerLost
+from colibri.errors import ColibriError, DeadlineExpired, WorkerLost
 from colibri.placement import WorkerEndpoint
 from colibri.v1 import expert_pb2
+
+#: How much longer a start beside requests may take.
+_YIELDING_TAKES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class WorkerSlot:
         self.failure: ColibriError | None = None
         self._context = context
         self._joins = joins
+        #: Its last start was too slow: the next one yields to nobody.
+        self._hurry = False
         self._status = WorkerStatus(name, WorkerState.STARTING, pin)
         self._lock = threading.Lock()
         self._process: WorkerProcess | None = None
@@ -108,6 +113,7 @@ class WorkerSlot:
                     break
                 target = self._bring_up(process)
                 served_since = clock()
+                self._hurry = False
                 self.up.set()
                 killed = watch_answers(
                     process, target, options.poll_s, options.hung_after_s, self._heard, clock
@@ -123,6 +129,7 @@ class WorkerSlot:
                 self._end()
             if self._closing.is_set():
                 break
+            self._hurry = isinstance(failure, DeadlineExpired)
             if not self.up.is_set():
                 self.failure = failure
                 break
@@ -162,7 +169,7 @@ class WorkerSlot:
     def _bring_up(self, process: WorkerProcess) -> str:
         """Returns its address when it is in the directory."""
         options, publisher = self._context.options, self._context.publisher
-        ready = process.wait_ready(options.ready_timeout_s)
+        ready = process.wait_ready(options.ready_timeout_s * (_YIELDING_TAKES if self._may_yield() else 1))
         self._note(state=WorkerState.LOADING, target=ready.target)
         self._context.reached(UP, self.name)
         endpoint = WorkerEndpoint(self.name, process.incarnation, ready.target)
@@ -204,7 +211,7 @@ class WorkerSlot:
 
     def _may_yield(self) -> bool:
         """Whether others run that it must not disturb: not while experts of its own are held by nobody."""
-        if not self._joins and not self.up.is_set():
+        if self._hurry or (not self._joins and not self.up.is_set()):
             return False
         membership = self._context.publisher.current
         holders = holders_of(membership.placement)

@@ -152,7 +152,9 @@ def test_lives_leave_nothing_behind(tiny_mixtral: Path, tmp_path: Path) -> None:
                 "it is back",
             )
             counts.append((threading.active_count(), len(os.listdir("/proc/self/fd"))))
-        assert min(counts[4:]) <= min(counts[1:4])
+        # grpc's own come and go by one or two; one left by each life would be four more by now.
+        for kind in zip(*counts, strict=True):
+            assert min(kind[4:]) <= min(kind[:4]) + 2, kind
         assert len(list(tmp_path.glob("*/*.sock"))) == 2
         assert status(launcher, "w1").deaths == 8
 
