@@ -14,7 +14,7 @@ import pytest
 from colibri.chaos.network.base import Network
 from colibri.chaos.network.bridged import BridgedNetwork
 from colibri.chaos.network.build import open_network, why_not
-from colibri.chaos.network.commands import inside, run
+from colibri.chaos.network.commands import run
 from colibri.chaos.network.relayed import RelayedNetwork
 from colibri.chaos.plan import LinkQuality
 from colibri.errors import ConfigError
@@ -66,7 +66,7 @@ def names() -> set[str]:
 def echo(network: Network, worker: str) -> Iterator[socket.socket]:
     """A connection to somebody inside that namespace who sends everything back."""
     place = network.layout.place(worker)
-    command = inside(place.namespace, sys.executable, "-c", ECHO, place.address)
+    command = ["ip", "netns", "exec", place.namespace, sys.executable, "-c", ECHO, place.address]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None

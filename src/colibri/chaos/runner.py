@@ -104,10 +104,6 @@ class ChaosRun:
         self._problem = ""
         self._stop = threading.Event()
 
-    def stop(self) -> None:
-        """No more events; what is in force is undone, and the run ends. Any thread."""
-        self._stop.set()
-
     def run(self) -> ChaosResult:
         """Raises ColibriError when the deployment does not answer at the start, or the load cannot go on."""
         before = self._operator.status()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,15 +23,8 @@ _KILL_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What runs. returncode: asks anew each time; None while it runs."""
-
     target: str
     pid: int
-    process: subprocess.Popen[bytes]
-
-    @property
-    def returncode(self) -> int | None:
-        return self.process.poll()
 
 
 def serve_command(model: Path, spec: ServeSpec, places: Sequence[Place] = ()) -> list[str]:
@@ -63,7 +55,6 @@ def serving(
     log: Callable[[str], None] = lambda line: None,
     ready_s: float = 180.0,
     grace_s: float = 15.0,
-    env: Mapping[str, str] | None = None,
 ) -> Iterator[Serving]:
     """Raises ColibriError when it does not come up, with the last that it said. log: gets its stderr."""
     process = subprocess.Popen(
@@ -72,7 +63,6 @@ def serving(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        env=None if env is None else {**os.environ, **env},
     )
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     ready: list[bytes] = []
@@ -89,7 +79,7 @@ def serving(
             why = f"was not ready within {ready_s:g} s" if not in_time else "ended before it was ready"
             raise DeadlineExpired(f"colibri serve (pid {process.pid}) {why}: " + " | ".join(tail))
         line = json.loads(ready[0])
-        yield Serving(line["target"], line["pid"], process)
+        yield Serving(line["target"], line["pid"])
     finally:
         _end(process, grace_s)
         for thread in threads:

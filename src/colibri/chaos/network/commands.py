@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
 
 from colibri.errors import ColibriError, ConfigError
 
@@ -30,8 +29,3 @@ def works(*command: str) -> bool:
     except ColibriError:
         return False
     return True
-
-
-def inside(namespace: str, *command: str) -> Sequence[str]:
-    """The command, in that namespace."""
-    return ("ip", "netns", "exec", namespace, *command)
