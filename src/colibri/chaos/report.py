@@ -21,6 +21,7 @@ def lines(result: ChaosResult, verdict: Verdict) -> list[str]:
         + (f" {dict(verdict.failures)}" if verdict.failures else ""),
         f"oracle     {len(verdict.wrong)} wrong of {verdict.answers} answers, {verdict.tokens} tokens",
         f"gaps       quiet: {_gaps(verdict.quiet)}; among events: {_gaps(verdict.chaos)}",
+        *(f"           {name}: {_gaps(gaps)}" for name, gaps in verdict.phases if len(verdict.phases) > 1),
         f"tokens/s   quiet {verdict.tokens_per_s_quiet:.1f}, among events {verdict.tokens_per_s_chaos:.1f}",
         f"workers    {result.lives} lives seen",
     ]
@@ -50,6 +51,7 @@ def document(result: ChaosResult, verdict: Verdict) -> dict[str, object]:
         "tokens_compared": verdict.tokens,
         "quiet": _gap_fields(verdict.quiet),
         "chaos": _gap_fields(verdict.chaos),
+        "phases": {name: _gap_fields(gaps) for name, gaps in verdict.phases},
         "tokens_per_s_quiet": verdict.tokens_per_s_quiet,
         "tokens_per_s_chaos": verdict.tokens_per_s_chaos,
         "events": {action.value: count for action, count in result.events.items()},

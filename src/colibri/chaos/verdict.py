@@ -40,7 +40,7 @@ class AfterEvent:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """reasons: why it is not passed; none: passed. failures: requests by kind of error; wrong: first
-    differences, as the oracle words them."""
+    differences, as the oracle words them; phases: gaps of each phase with events, in their order."""
 
     requests: int
     completed: int
@@ -50,6 +50,7 @@ class Verdict:
     wrong: tuple[str, ...]
     quiet: Gaps
     chaos: Gaps
+    phases: tuple[tuple[str, Gaps], ...]
     events: int
     failed_events: int
     after: tuple[AfterEvent, ...]
@@ -96,6 +97,7 @@ def judge(result: ChaosResult, oracle: OracleReport) -> Verdict:
         wrong=wrong,
         quiet=quiet,
         chaos=chaos,
+        phases=gaps_of_phases(result),
         events=events,
         failed_events=result.failed_events,
         after=after_events(result),
@@ -137,6 +139,20 @@ def gaps_between(records: Iterable[RequestRecord], begin: float, end: float) -> 
     if not found:
         return Gaps(0, 0.0, 0.0, None)
     return Gaps(len(found), _quantile(found, 0.5), _quantile(found, 0.99), found[-1])
+
+
+def gaps_of_phases(result: ChaosResult) -> tuple[tuple[str, Gaps], ...]:
+    """A phase lasts from its first event to the next one's."""
+    starts = [moment for moment in result.moments if moment.kind is Kind.PHASE][1:]
+    ends = [*(moment.at for moment in starts[1:]), result.ended]
+    return (
+        tuple(
+            (moment.action, gaps_between(result.records, moment.at, end))
+            for moment, end in zip(starts, ends, strict=True)
+        )
+        if starts
+        else ()
+    )
 
 
 def after_events(result: ChaosResult) -> tuple[AfterEvent, ...]:
