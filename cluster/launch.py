@@ -47,8 +47,8 @@ class LaunchOptions:
     load_timeout_s: float = 1800.0
     stop_grace_s: float = 5.0
     backoff_s: float = 0.1
-    backoff_max_s: float = 10.0
-    stable_s: float = 60.0
+    backoff_max_s: float = 5.0
+    stable_s: float = 10.0
     memory: int | None = None
     allow_faults: bool = False
     networks: Mapping[str, NetworkPlace] = field(default_factory=dict)
