@@ -112,6 +112,15 @@ def test_survivors_share_what_a_sole_holder_held_and_it_goes_back() -> None:
     assert next_holders(now, again, frozenset(placement.workers), placement.workers) == now
 
 
+def test_who_hangs_is_given_nothing_and_keeps_what_it_has() -> None:
+    placement = spread(1, 6, ["w0", "w1", "w2"])
+    now = holders_of(placement)
+    alive = frozenset({"w0", "w2"})
+    rescue = next_holders(now, now, alive, placement.workers, able=frozenset({"w0"}))
+    assert names_of(rescue) == [["w0", "w0", "w2", "w0", "w0", "w2"]]
+    assert next_holders(now, now, alive, placement.workers, able=frozenset()) == now
+
+
 def test_after_two_deaths_one_return_keeps_the_second_copy() -> None:
     """Two replicas, both dead: w0 takes over; when w1 is back, w0's copy stands in for w2's."""
     wanted = ((("w1", "w2"),),)
