@@ -19,7 +19,7 @@ from tests.integration.bad_input.thrown import Targets, all_cases, targets, thro
 #: Their messages hold the real hashes; here only their ids are wanted.
 CONTROL = tuple(case.id for case in control_of("", ""))
 #: Repetitions of the whole table while memory is watched; the benchmark takes 200.
-ROUNDS = 30
+ROUNDS = 20
 #: gRPC and the allocator keep what they once had; a leak of one message a round would be far more.
 GROWTH_BYTES = 16 << 20
 
