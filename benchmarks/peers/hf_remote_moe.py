@@ -49,7 +49,6 @@ def greedy(model: torch.nn.Module, prompt: list[int], new: int) -> list[int]:
     out = model.generate(
         input_ids=torch.tensor([prompt]),
         max_new_tokens=new,
-        min_new_tokens=new,
         do_sample=False,
         pad_token_id=0,
     )
@@ -82,6 +81,8 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(
         args.model, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
     ).eval()
+    # Answers of one length, by the likeliest token alone.
+    model.generation_config.eos_token_id = None
     if args.scramble_gate:
         weight = model.model.layers[-1].mlp.gate.weight.data
         weight[:2] = weight[:2].flip(0)
