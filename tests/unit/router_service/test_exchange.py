@@ -47,7 +47,7 @@ class Worker:
     def __init__(self, endpoint: WorkerEndpoint) -> None:
         self.peer = endpoint.name
         self._incarnation = endpoint.incarnation
-        self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._held: list[bytes] = []
         self.requests: list[tuple[int, int]] = []
         self.cancelled: list[tuple[int, int]] = []
@@ -86,12 +86,16 @@ class Worker:
 
     def receive(self, timeout_s: float) -> memoryview:
         try:
-            return memoryview(self._answers.get(timeout=max(0.0, timeout_s)))
+            answer = self._answers.get(timeout=max(0.0, timeout_s))
         except queue.Empty:
             raise DeadlineExpired(f"{self.peer}: nothing", peer=self.peer) from None
+        if answer is None:
+            raise WorkerLost(f"{self.peer}: closed", peer=self.peer)
+        return memoryview(answer)
 
     def close(self) -> None:
         self.lost = "closed"
+        self._answers.put(None)
 
 
 def units(header: Header) -> F32:
@@ -142,7 +146,10 @@ def bench(monkeypatch: pytest.MonkeyPatch, policy: FailoverPolicy, replicas: int
         identity: RouterIdentity, limits: FrameLimits, on_late: Callable[[], None], kind: LinkKind
     ) -> Connect:
         def connect(endpoint: WorkerEndpoint, timeout_s: float, on_end: OnEnd) -> Connection:
-            workers[endpoint.name] = worker = Worker(endpoint)
+            worker = Worker(endpoint)
+            if endpoint.name in workers:
+                worker.mute = workers[endpoint.name].mute
+            workers[endpoint.name] = worker
             return Connection(endpoint, worker, limits, 1024, on_end=on_end, on_late=on_late)
 
         return connect
