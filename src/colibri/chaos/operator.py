@@ -11,7 +11,7 @@ __all__ = ["Operator", "find", "serving", "whats_missing"]
 #: States of a worker that is not meant to serve.
 _OUT = frozenset({"drained", "stopped"})
 #: What a router says of a worker that it does not use.
-_UNUSED = frozenset({"lost", "ejected", "probing"})
+_UNUSED = frozenset({"lost", "unknown", "ejected", "probing"})
 
 
 def serving(status: pb.ClusterStatusReply) -> list[pb.WorkerInfo]:
