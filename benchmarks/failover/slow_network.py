@@ -7,10 +7,10 @@ packets here is in both. A layer costs one round trip, since all workers are ask
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.failover.speed import USERS
+from benchmarks.failover.speed import USERS, Speed
 from benchmarks.failover.speed import measure as measure_speed
 from benchmarks.table import Outcome
 from colibri.chaos.network.build import open_network, why_not
@@ -30,6 +30,8 @@ WORKERS = 4
 @dataclass(frozen=True, slots=True)
 class Point:
     rtt_s: float
+    compute_s: float
+    step_bytes: float
     tokens_s: float
     predicted_tokens_s: float
 
@@ -49,34 +51,44 @@ def measure(round_s: float = ROUND_S, model: str = "demo") -> Outcome:
         network = stack.enter_context(open_network(names, LinkQuality(), shaped=True))
         command = serve_command(folder, ServeSpec(model, WORKERS, 2), network.layout.places)
         server = stack.enter_context(serving(command))
-        carried: list[int] = []
-        base = measure_speed(
-            server.target, WARM_S, round_s, SEED, lambda: carried.append(carried_bytes(network.layout.hub))
-        )
-        step_bytes = (carried[1] - carried[0]) / (base.tokens / USERS)
-        points = []
-        network.shape_hub(LinkQuality(rate_bits=RATE_BITS))
-        for rtt_s in RTTS_S:
+
+        def shape(worker: LinkQuality, hub: LinkQuality) -> None:
+            network.shape_hub(hub)
             for name in names:
-                network.shape(name, LinkQuality(delay_s=rtt_s / 2, rate_bits=RATE_BITS))
-            found = measure_speed(server.target, WARM_S, round_s, SEED)
-            wire_s = 8.0 * step_bytes / RATE_BITS
-            predicted = USERS / (base.step_s + layers * rtt_s + wire_s)
-            points.append(Point(rtt_s, found.tokens_s, predicted))
+                network.shape(name, worker)
+
+        def arm() -> tuple[Speed, float]:
+            """And the bytes of a step."""
+            carried: list[int] = []
+            speed = measure_speed(
+                server.target,
+                WARM_S,
+                round_s,
+                SEED,
+                lambda: carried.append(carried_bytes(network.layout.hub)),
+            )
+            return speed, (carried[1] - carried[0]) / (speed.tokens / USERS)
+
+        measure_speed(server.target, WARM_S, 1.0, SEED)
+        points = []
+        for rtt_s in RTTS_S:
+            # Each next to a run of its own without delay: the machine's speed drifts.
+            shape(LinkQuality(), LinkQuality())
+            base, step_bytes = arm()
+            shape(LinkQuality(delay_s=rtt_s / 2, rate_bits=RATE_BITS), LinkQuality(rate_bits=RATE_BITS))
+            found, _ = arm()
+            predicted_s = base.step_s + layers * rtt_s + 8.0 * step_bytes / RATE_BITS
+            points.append(Point(rtt_s, base.step_s, step_bytes, found.tokens_s, USERS / predicted_s))
     told = "; ".join(
-        f"{point.rtt_s * 1e3:g} ms: {point.tokens_s:.1f} of {point.predicted_tokens_s:.1f} ({point.off:+.0%})"
-        for point in points
+        f"{p.rtt_s * 1e3:g} ms: {p.tokens_s:.1f} of {p.predicted_tokens_s:.1f} ({p.off:+.0%})" for p in points
     )
+    compute_ms = ", ".join(f"{point.compute_s * 1e3:.1f}" for point in points)
     return Outcome(
-        f"{told} tokens/s; compute {base.step_s * 1e3:.1f} ms, {layers} layers,"
-        f" {step_bytes / 1e3:.0f} kB a step",
+        f"{told} tokens/s; compute {compute_ms} ms, {layers} layers, {points[0].step_bytes / 1e3:.0f} kB a step,"
+        f" seed {SEED}",
         all(point.off >= -WITHIN for point in points),
         type(network).__name__,
-        {
-            "compute_s": base.step_s,
-            "step_bytes": step_bytes,
-            "points": [[p.rtt_s, p.tokens_s, p.predicted_tokens_s] for p in points],
-        },
+        {"points": [asdict(point) for point in points]},
     )
 
 
