@@ -96,7 +96,7 @@ class Fleet:
                     ended.append(peer)
             for name, endpoint in membership.endpoints.items():
                 if name not in self._peers:
-                    self._peers[name] = peer = Peer(endpoint, self._policy)
+                    self._peers[name] = peer = Peer(endpoint, self._policy, self._usual())
                     self._start_keeper(peer)
             self._announce()
         for peer in ended:
@@ -255,6 +255,15 @@ class Fleet:
             keeper.join(max(0.0, until - self._clock()))
 
     # Under the lock
+
+    def _usual(self) -> dict[int, float]:
+        """Of the slowest of the workers in order, by message size: what a new one may be measured by at first."""
+        usual: dict[int, float] = {}
+        for peer in self._peers.values():
+            if not peer.health.out:
+                for size, seconds in peer.latency.usual().items():
+                    usual[size] = max(seconds, usual.get(size, 0.0))
+        return usual
 
     def _present(self, name: str, membership: Membership) -> Peer | None:
         peer, endpoint = self._peers.get(name), membership.endpoints.get(name)

@@ -6,7 +6,7 @@ Kept for each worker by message size, in powers of two of its entries. Nothing h
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from colibri.router_service.policy import FailoverPolicy
 
@@ -90,15 +90,21 @@ class LatencyModel:
     """One worker's windows, by `entries.bit_length()`.
 
     A size without enough answers is judged by the nearest smaller one, as if time grew with the entries, and at least
-    as a cold one; without a smaller one by the next larger one, which takes longer.
+    as a cold one; without a smaller one by the next larger one, which takes longer. expected: 99th percentiles of workers
+    like this one, by size, which are believed until it has answered often enough itself.
     """
 
-    def __init__(self, policy: FailoverPolicy) -> None:
+    def __init__(self, policy: FailoverPolicy, expected: Mapping[int, float] | None = None) -> None:
         self._policy = policy
+        self._expected = dict(expected or {})
         #: 99th percentile of each size that was measured.
         self._usual: dict[int, float] = {}
         self.windows = tuple(Window(self, size) for size in range(_SIZES))
         self._bound_cold()
+
+    def usual(self) -> dict[int, float]:
+        """99th percentile of each size that was measured, seconds."""
+        return dict(self._usual)
 
     def refresh(self, window: Window) -> None:
         """Computes a size's bounds from its last answers; those of unmeasured sizes now and then."""
@@ -122,7 +128,9 @@ class LatencyModel:
             if size in measured:
                 continue
             smaller = max((other for other in measured if other < size), default=None)
-            if smaller is not None:
+            if size in self._expected:
+                bounds = self._bounds(self._expected[size], 0.0)
+            elif smaller is not None:
                 bounds = self._bounds(measured[smaller] * 2.0 ** (size - smaller), cold)
             elif measured:
                 bounds = self._bounds(measured[min(measured)], cold)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 from colibri.errors import ColibriError
 from colibri.placement import WorkerEndpoint
@@ -45,7 +46,10 @@ class Peer:
         "tries",
     )
 
-    def __init__(self, endpoint: WorkerEndpoint, policy: FailoverPolicy) -> None:
+    def __init__(
+        self, endpoint: WorkerEndpoint, policy: FailoverPolicy, expected: Mapping[int, float] | None = None
+    ) -> None:
+        """expected: as LatencyModel takes it."""
         self.endpoint = endpoint
         self.connection: Connection | None = None
         self.failure: ColibriError | None = None
@@ -53,7 +57,7 @@ class Peer:
         self.failures = 0
         self.retry_s = 0.0
         self.health = Health()
-        self.latency = LatencyModel(policy)
+        self.latency = LatencyModel(policy, expected)
         self.queue = QueueTrend()
         self.busy_until = 0.0
         self.keeper: threading.Thread | None = None

@@ -112,3 +112,15 @@ def test_percentiles_are_over_all_sizes() -> None:
     assert model.percentile(0.5) == 0.001
     assert model.percentile(1.0) == 1.0
     assert LatencyModel(POLICY).percentile(0.5) == 0.0
+
+
+def test_a_new_worker_is_expected_to_be_like_the_others() -> None:
+    policy = FailoverPolicy()
+    model = LatencyModel(policy, {3: 0.02})
+    window = model.windows[3]
+    assert (window.hedge_after, window.deadline_after) == (pytest.approx(0.03), pytest.approx(0.12))
+    assert model.windows[2].hedge_after == math.inf
+    for _ in range(64):
+        window.add(0.05, True)
+    assert (window.hedge_after, window.deadline_after) == (pytest.approx(0.075), pytest.approx(0.3))
+    assert model.usual() == {3: pytest.approx(0.05)}
