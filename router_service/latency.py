@@ -90,8 +90,10 @@ class LatencyModel:
     """One worker's windows, by `entries.bit_length()`.
 
     A size without enough answers is judged by the nearest smaller one, as if time grew with the entries, and at least
-    as a cold one; without a smaller one by the next larger one, which takes longer. expected: 99th percentiles of workers
-    like this one, by size, which are believed until it has answered often enough itself.
+    as a cold one; without a smaller one by the next larger one, which takes longer.
+
+    expected: 99th percentiles of workers like this one, by size, which are believed until it has answered often enough
+    itself.
     """
 
     def __init__(self, policy: FailoverPolicy, expected: Mapping[int, float] | None = None) -> None:
