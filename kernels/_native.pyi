@@ -59,6 +59,12 @@ class Backend:
 
     def rms_norm(self, x: object, weight: object, eps: float, to_bf16: bool) -> numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.uint16]: ...
 
+    def quantize_linear(self, weight: object, dtype: str, group: int, importance: object | None) -> tuple[str, int, int, numpy.typing.NDArray[numpy.uint8], int]:
+        """(dtype, n, k, data, group)"""
+
+    def quantize_expert(self, gate: object, up: object, down: object, dtype: str, group: int, hidden_importance: object | None, ffn_importance: object | None) -> tuple[str, int, int, numpy.typing.NDArray[numpy.uint8], int]:
+        """(dtype, hidden, ffn, data, group)"""
+
     def rope_and_store(self, qkv: object, cos: object, sin: object, k: object, v: object, page_table: object, row_sequence: object, positions: object, heads: int) -> numpy.typing.NDArray[numpy.float32]: ...
 
     def sample(self, logits: object, temperature: float, top_k: object, top_p: float, min_p: float, seed: object, choice: object, output_index: object) -> int: ...

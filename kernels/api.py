@@ -27,6 +27,8 @@ U32 = NDArray[np.uint32]
 LAYOUT_VERSION = 1
 #: Output columns of a panel.
 PANEL = 32
+#: Elements of K that may share a scale (int8, int4).
+GROUPS = (32, 64, 128)
 #: Keys of an attention tile.
 TILE = 64
 #: Largest number of experts per row.
@@ -42,22 +44,25 @@ class ComputeMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
-    """A matrix [n, k] in the packed layout. `dtype`: 'bf16', 'fp16' or 'fp32'; `data`: uint8, 64-byte aligned."""
+    """A matrix [n, k] in the packed layout. `dtype`: 'bf16', 'fp16', 'fp32', 'int8' or 'int4'; `data`: uint8,
+    64-byte aligned; `group`: elements of K that share a scale (32, 64 or 128), 0 for weights without scales."""
 
     dtype: str
     n: int
     k: int
     data: NDArray[np.uint8]
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PackedExpert:
-    """One expert as one block in the packed layout: gate_up, then down. `data`: uint8, 64-byte aligned."""
+    """One expert as one block in the packed layout: gate_up, then down. Fields as in PackedLinear."""
 
     dtype: str
     hidden: int
     ffn: int
     data: NDArray[np.uint8]
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +160,30 @@ class Backend(Protocol):
         """gate, up [ffn, hidden], down [hidden, ffn], one dtype for all three."""
         ...
 
+    def quantize_linear(
+        self, weight: Array, dtype: str, group: int, importance: F32 | None = None
+    ) -> PackedLinear:
+        """weight [n, k] bf16, fp16 or fp32 -> integers with a bf16 scale per row and `group` elements of K.
+
+        dtype: 'int8' or 'int4'; group: 32, 64 or 128 (the last one of a row may be shorter). importance fp32 [k], int4
+        only: how much an error in each input counts, for example the mean square of that input over a calibration text;
+        None: all alike. int4 searches its scales; the weighted squared error is never above that of plain rounding. The
+        same bytes from every backend. Raises ValueError for NaN or Inf among the weights."""
+        ...
+
+    def quantize_expert(
+        self,
+        gate: Array,
+        up: Array,
+        down: Array,
+        dtype: str,
+        group: int,
+        importance: tuple[F32 | None, F32 | None] | None = None,
+    ) -> PackedExpert:
+        """quantize_linear for gate, up [ffn, hidden] and down [hidden, ffn], one dtype for all three. importance: of
+        the expert's inputs [hidden] and of its hidden values silu(g) * u [ffn]."""
+        ...
+
     def embed(self, table: PackedLinear, ids: U32) -> F32:
         """Rows `ids` of a packed [vocab, hidden] matrix, widened: fp32 [rows, hidden]."""
         ...
@@ -164,7 +193,7 @@ class Backend(Protocol):
         ...
 
     def linear(self, x: Array, weight: PackedLinear) -> F32:
-        """x [rows, k] fp32, or bf16 with bf16 weights -> fp32 [rows, n]."""
+        """x [rows, k] fp32, or bf16 with bf16, int8 or int4 weights -> fp32 [rows, n]."""
         ...
 
     def add_inplace(self, x: F32, y: F32) -> None:

@@ -81,6 +81,23 @@ class CpuBackend:
     def pack_expert(self, gate: Array, up: Array, down: Array, mode: ComputeMode) -> PackedExpert:
         return PackedExpert(*self._native.pack_expert(gate, up, down, _to_bf16(mode)))
 
+    def quantize_linear(
+        self, weight: Array, dtype: str, group: int, importance: F32 | None = None
+    ) -> PackedLinear:
+        return PackedLinear(*self._native.quantize_linear(weight, dtype, group, importance))
+
+    def quantize_expert(
+        self,
+        gate: Array,
+        up: Array,
+        down: Array,
+        dtype: str,
+        group: int,
+        importance: tuple[F32 | None, F32 | None] | None = None,
+    ) -> PackedExpert:
+        of_hidden, of_ffn = importance or (None, None)
+        return PackedExpert(*self._native.quantize_expert(gate, up, down, dtype, group, of_hidden, of_ffn))
+
     def linear(self, x: Array, weight: PackedLinear) -> F32:
         return self._native.linear(x, weight)
 

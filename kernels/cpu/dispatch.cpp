@@ -38,8 +38,9 @@ CpuFeatures detect() {
   const uint32_t max_subleaf = a;
   f.avx2 = fma && f16c && (b >> 5 & 1);
   const bool foundation = b >> 16 & 1, dq = b >> 17 & 1, bw = b >> 30 & 1, vl = b >> 31 & 1;
+  const bool vnni = c >> 11 & 1;
   f.avx512 = f.avx2 && zmm && foundation && dq && bw && vl;
-  if (f.avx512 && max_subleaf >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) f.avx512bf16 = a >> 5 & 1;
+  if (f.avx512 && max_subleaf >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) f.avx512bf16 = vnni && (a >> 5 & 1);
   return f;
 }
 #else

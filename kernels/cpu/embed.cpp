@@ -6,7 +6,7 @@ namespace colibri {
 namespace {
 
 nb::object embed(Backend& backend, nb::handle table_object, nb::handle ids_array) {
-  PackedMatrix table(table_object, "table");
+  PackedMatrix table(table_object, "table", Quantised::kAllowed);
   const Matrix& m = table.matrix;
   View ids_view(ids_array, "ids", kU32, {kAny});
   const int64_t rows = ids_view.shape(0);
@@ -21,8 +21,13 @@ nb::object embed(Backend& backend, nb::handle table_object, nb::handle ids_array
   {
     Call call(backend);
     backend.pool.run(rows, 4, rows * m.k * 64, [&](int64_t begin, int64_t end, int) {
-      for (int64_t r = begin; r < end; r++)
+      for (int64_t r = begin; r < end; r++) {
+        if (m.quantised()) {
+          backend.kernels.embed_quant_row(m.panel(ids[r] / kPanel), int(ids[r] % kPanel), m.type, m.k, m.group, y + r * m.k);
+          continue;
+        }
         backend.kernels.embed_row(m.panel(ids[r] / kPanel) + ids[r] % kPanel * kColumn, m.type, m.k, y + r * m.k);
+      }
     });
   }
   return result;

@@ -53,7 +53,7 @@ COLIBRI_INLINE void start(Accumulators<Rows>& acc, const GemmTile& t) {
 }
 
 // sums: [rows][32]
-static __attribute__((noinline)) void finish_rows(const GemmTile& t, const float* sums, int rows, bool bf16_rows) {
+static __attribute__((noinline)) void finish_rows(const TileEnd& t, const float* sums, int rows, bool bf16_rows) {
   for (int r = 0; r < rows; r++, sums += kPanel) {
     f32x16 lo = load(sums), hi = load(sums + 16);
     if (t.finish == kSilu) {
@@ -69,6 +69,10 @@ static __attribute__((noinline)) void finish_rows(const GemmTile& t, const float
         store(values, t.round_h ? round_bf16(h) : h);
         for (int j = 0; j < 8; j++) memcpy(static_cast<float*>(t.h) + 2 * (j * rows + r), values + 2 * j, 8);
       }
+      continue;
+    }
+    if (t.finish == kSiluRows) {
+      store(t.y[r] + t.column, silu_mul(lo, hi));
       continue;
     }
     if (t.finish == kScale) {

@@ -8,9 +8,10 @@ namespace colibri {
 constexpr int kPanel = 32;
 constexpr int kMaxTile = 12;
 
-// Element type of stored weights.
-enum WeightType : int { kWeightBf16 = 0, kWeightFp16 = 1, kWeightF32 = 2 };
-constexpr int kWeightTypes = 3;
+// Element type of stored weights; the last two are integers with a scale for each group of K (quant_types.h).
+enum WeightType : int { kWeightBf16 = 0, kWeightFp16 = 1, kWeightF32 = 2, kWeightInt8 = 3, kWeightInt4 = 4 };
+constexpr int kWeightTypes = 3;  // those without scales
+constexpr bool is_quantised(WeightType t) { return t >= kWeightTypes; }
 
 // How rows are packed for a tile, [K/2][rows][2]: as fp32 (two FMAs per pair) or as bf16 (vdpbf16ps, bf16 weights only).
 enum RowType : int { kRowF32 = 0, kRowBf16 = 1 };
@@ -21,21 +22,26 @@ enum Finish : int {
   kStore,  // y = acc (also the exact spill of a K block)
   kScale,  // y = scale[row] * acc
   kSilu,   // columns 0..15 are gate, 16..31 up: silu(g) * u, packed as rows of the next matrix
+  kSiluRows,  // the same, as fp32 into 16 columns of y
+};
+
+// What happens at the end of a tile, and where the results go.
+struct TileEnd {
+  Finish finish;
+  float* const* y;   // one destination row per row of the tile (all but kSilu; also to resume)
+  int64_t column;    // first column of the panel in y
+  int columns;       // of 32; more are never written (kSiluRows: all 16 are)
+  const float* scale;
+  void* h;           // kSilu: packed rows of the next matrix, at this panel's first pair
+  bool round_h;      // kSilu: round to bf16 (rows packed as bf16 always are)
 };
 
 // One row tile times (a K block of) one panel.
-struct GemmTile {
+struct GemmTile : TileEnd {
   const void* a;     // packed rows [k2][rows][2]
   const void* w;     // [k2][32][2]; fp32: [2 * k2][32]
   int64_t k2;        // pairs of K
   bool resume;       // continue from y instead of +0
-  Finish finish;
-  float* const* y;   // one destination row per row of the tile (kStore, kScale, resume)
-  int64_t column;    // first column of the panel in y
-  int columns;       // of 32; more are never written
-  const float* scale;
-  void* h;           // kSilu: packed rows of the next matrix, at this panel's first pair
-  bool round_h;      // kSilu: round to bf16 (rows packed as bf16 always are)
   const char* prefetch;    // to the L2 cache, or nullptr
   int prefetch_lines;      // cache lines in every 8 pairs
 };

@@ -11,6 +11,8 @@
 #include "merge_kernels.h"
 #include "norm_kernels.h"
 #include "pack_kernels.h"
+#include "quant_kernels.h"
+#include "quantise_kernels.h"
 #include "rope_kernels.h"
 #include "sampling_kernels.h"
 #include "self_test_kernels.h"
@@ -31,9 +33,12 @@ constexpr KernelTable make_table() {
   t.self_test = self_test;
 #endif
   t.pack_panel = pack_panel;
+  t.quant = quant_kernels();
+  t.quantise_panel = quantise_panel;
   t.add_inplace = add_inplace;
   t.rms_norm_row = rms_norm_row;
   t.embed_row = embed_row;
+  t.embed_quant_row = embed_quant_row;
   t.rope_and_store_row = rope_and_store_row;
   t.attend_row = attend_row;
   t.attend_block = attend_block;

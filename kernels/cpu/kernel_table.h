@@ -8,6 +8,7 @@
 
 #include "dense_types.h"
 #include "gemm_types.h"
+#include "quant_types.h"
 
 namespace colibri {
 
@@ -21,6 +22,9 @@ struct KernelTable {
   GemmKernels gemm_f32[kWeightTypes];
   GemmKernels gemm_bf16;
   void (*pack_panel)(const PackPanel& p);
+  // Weights of integers with scales: the product, and making them.
+  QuantKernels quant;
+  void (*quantise_panel)(const QuantPanel& p);
 
   // x[i] += y[i] for i in [0, n)
   void (*add_inplace)(float* x, const float* y, int64_t n);
@@ -29,6 +33,8 @@ struct KernelTable {
   void (*rms_norm_row)(const float* x, const float* weight, int64_t n, float eps, float* y, uint16_t* y_bf16);
   // One row of a packed matrix, widened; `column`: its first element.
   void (*embed_row)(const void* column, WeightType type, int64_t k, float* y);
+  // The same for weights with scales; `panel`: its first byte, `column`: 0 .. 31.
+  void (*embed_quant_row)(const void* panel, int column, WeightType type, int64_t k, int group, float* y);
   void (*rope_and_store_row)(const RopeRow& row);
   // Queries of one row, all seeing the same keys; queries of any rows. Scratch: attention_scratch() floats.
   void (*attend_row)(const AttentionWork& work, float* scratch);

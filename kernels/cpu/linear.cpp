@@ -1,22 +1,24 @@
 // linear and packing.
 #include <algorithm>
 
-#include "gemm.h"
+#include "quant_gemm.h"
 #include "ops.h"
 
 namespace colibri {
 namespace {
 
-// x: fp32, or bf16 with bf16 weights.
+// x: fp32, or bf16 with bf16 or quantised weights.
 nb::object linear(Backend& backend, nb::handle x_array, nb::handle weight) {
-  PackedMatrix w(weight, "weight");
-  View x(x_array, "x", w.matrix.type == kWeightBf16 ? kF32 | kBf16 : kF32, {kAny, w.matrix.k});
+  PackedMatrix w(weight, "weight", Quantised::kAllowed);
+  const bool narrow = w.matrix.type == kWeightBf16 || w.matrix.quantised();
+  View x(x_array, "x", narrow ? kF32 | kBf16 : kF32, {kAny, w.matrix.k});
   nb::object result = new_array(kF32, {x.shape(0), w.matrix.n});
   View out(result, "out", kF32, {x.shape(0), w.matrix.n}, true);
   const Rows rows{static_cast<const char*>(x.data()), x.dtype() == kBf16, w.matrix.k, nullptr};
   {
     Call call(backend);
-    linear_rows(backend, rows, x.shape(0), w.matrix, out.as<float>());
+    const auto multiply = w.matrix.quantised() ? quant_linear_rows : linear_rows;
+    multiply(backend, rows, x.shape(0), w.matrix, out.as<float>());
   }
   return result;
 }
@@ -35,17 +37,6 @@ void pack_matrix(const KernelTable& kernels, const Matrix& m, WeightType from, i
     panel.out = out + p * m.panel_bytes();
     kernels.pack_panel(panel);
   }
-}
-
-const char* row_at(const View& v, int64_t row) {
-  return row < v.shape(0) ? static_cast<const char*>(v.data()) + row * v.shape(1) * int64_t(dtype_size(v.dtype())) : nullptr;
-}
-
-constexpr unsigned kWeightDtypes = kBf16 | kFp16 | kF32;
-
-void check_extents(const View& v) {
-  for (int i = 0; i < 2; i++)
-    if (v.shape(i) < 1 || v.shape(i) > kMaxExtent) fail_value(v.name(), "extents from 1 to 2^31", v.describe());
 }
 
 WeightType target_type(const View& v, bool to_bf16) { return to_bf16 ? kWeightBf16 : weight_type(v.dtype()); }

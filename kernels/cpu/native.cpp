@@ -43,6 +43,7 @@ NB_MODULE(_native, m) {
   bind_linear(c);
   bind_merge(c);
   bind_norm(c);
+  bind_quantise(c);
   bind_rope(c);
   bind_sampling(c);
 }

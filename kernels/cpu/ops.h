@@ -16,6 +16,7 @@ void bind_group(BackendClass& c);
 void bind_linear(BackendClass& c);
 void bind_merge(BackendClass& c);
 void bind_norm(BackendClass& c);
+void bind_quantise(BackendClass& c);
 void bind_rope(BackendClass& c);
 void bind_sampling(BackendClass& c);
 

@@ -153,6 +153,14 @@ COLIBRI_INLINE f32x16 round_bf16(f32x16 a) {
           _mm256_castsi256_ps(_mm256_slli_epi32(narrow_half(a.hi), 16))};
 }
 
+// Integral values from -128 to 127.
+COLIBRI_INLINE void store_s8(signed char* p, f32x16 a) {
+  const __m256i pairs = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
+  const __m256i ordered = _mm256_permute4x64_epi64(pairs, 0xd8);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                   _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
+}
+
 // l + (l+8), l + (l+4), l + (l+2), l + (l+1)
 COLIBRI_INLINE float tree16(f32x16 a) {
   const __m256 y = _mm256_add_ps(a.lo, a.hi);

@@ -107,6 +107,11 @@ COLIBRI_INLINE void store_bf16_n(uint16_t* p, f32x16 a, int n) {
 }
 COLIBRI_INLINE f32x16 round_bf16(f32x16 a) { return {widen_bits(narrow_bf16(a))}; }
 
+// Integral values from -128 to 127.
+COLIBRI_INLINE void store_s8(signed char* p, f32x16 a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v)));
+}
+
 // l + (l+8), l + (l+4), l + (l+2), l + (l+1)
 COLIBRI_INLINE float tree16(f32x16 a) {
   const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));

@@ -155,6 +155,11 @@ COLIBRI_INLINE void store_bf16_n(uint16_t* p, f32x16 a, int n) {
 }
 COLIBRI_INLINE f32x16 round_bf16(f32x16 a) { COLIBRI_LANES(widen_bf16(narrow1(a.v[i]))); }
 
+// Integral values from -128 to 127.
+COLIBRI_INLINE void store_s8(signed char* p, f32x16 a) {
+  for (int i = 0; i < 16; i++) p[i] = static_cast<signed char>(a.v[i]);
+}
+
 // l + (l+8), l + (l+4), l + (l+2), l + (l+1)
 COLIBRI_INLINE float tree16(f32x16 a) {
   for (int width = 8; width; width >>= 1)

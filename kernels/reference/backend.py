@@ -17,7 +17,17 @@ from colibri.kernels.api import (
     SamplingParams,
     UnitBatch,
 )
-from colibri.kernels.reference import attention, gate, group, linear, merge, norm, packing, sampling
+from colibri.kernels.reference import (
+    attention,
+    gate,
+    group,
+    linear,
+    merge,
+    norm,
+    packing,
+    quantised,
+    sampling,
+)
 from colibri.kernels.reference import experts as ffn
 from colibri.kernels.reference import rope as rotary
 from colibri.kernels.reference.floats import F64
@@ -39,6 +49,22 @@ class ReferenceBackend:
 
     def pack_expert(self, gate: Array, up: Array, down: Array, mode: ComputeMode) -> PackedExpert:
         return packing.pack_expert(gate, up, down, mode)
+
+    def quantize_linear(
+        self, weight: Array, dtype: str, group: int, importance: F32 | None = None
+    ) -> PackedLinear:
+        return quantised.quantize_linear(weight, dtype, group, importance)
+
+    def quantize_expert(
+        self,
+        gate: Array,
+        up: Array,
+        down: Array,
+        dtype: str,
+        group: int,
+        importance: tuple[F32 | None, F32 | None] | None = None,
+    ) -> PackedExpert:
+        return quantised.quantize_expert(gate, up, down, dtype, group, importance)
 
     def embed(self, table: PackedLinear, ids: U32) -> F32:
         return linear.embed(table, ids)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from colibri.kernels.api import MAX_TOP_K, Array, ComputeMode, KvView, PackedLinear
+from colibri.kernels.api import GROUPS, MAX_TOP_K, Array, ComputeMode, KvView, PackedExpert, PackedLinear
 
 #: Width of one axis: a number, or a name where any width is right.
 Axis = int | str
@@ -46,9 +46,22 @@ def check_mode(mode: ComputeMode) -> None:
         raise TypeError(f"mode: expected a ComputeMode, got {mode!r}")
 
 
+def check_format(name: str, packed: PackedLinear | PackedExpert, *, quantised: bool = True) -> None:
+    """A known dtype and its group. Raises ValueError naming the field."""
+    allowed = ("bf16", "fp16", "fp32", "int8", "int4") if quantised else ("bf16", "fp16", "fp32")
+    if packed.dtype not in allowed:
+        raise ValueError(f"{name}.dtype: expected {' or '.join(allowed)}, got {packed.dtype!r}")
+    groups = GROUPS if packed.dtype in ("int8", "int4") else (0,)
+    if packed.group not in groups:
+        raise ValueError(
+            f"{name}.group: expected {' or '.join(map(str, groups))} with {packed.dtype}, got {packed.group!r}"
+        )
+
+
 def check_rows_for(x: Array, weight: PackedLinear, *, wide: bool) -> None:
-    """x is [rows, k] fp32, or bf16 where the weight is too (or, with `wide`, always)."""
-    dtypes = (np.float32, np.uint16) if wide or weight.dtype == "bf16" else (np.float32,)
+    """x is [rows, k] fp32, or bf16 where the weight is bf16, int8 or int4 (or, with `wide`, always)."""
+    narrow = wide or weight.dtype in ("bf16", "int8", "int4")
+    dtypes = (np.float32, np.uint16) if narrow else (np.float32,)
     check_array("x", x, dtypes, ("rows", weight.k))
 
 

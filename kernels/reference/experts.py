@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from colibri.kernels.api import F32, MAX_TOP_K, Array, PackedExpert, UnitBatch
-from colibri.kernels.reference.checks import check_array, check_below
+from colibri.kernels.reference import quantised
+from colibri.kernels.reference.checks import check_array, check_below, check_format
 from colibri.kernels.reference.floats import F64, silu_mul, to_bf16, to_f32, widen
 from colibri.kernels.reference.linear import product
 from colibri.kernels.reference.packing import unpack_expert
@@ -21,7 +22,11 @@ def expert_units(x: Array, experts: Sequence[PackedExpert], batch: UnitBatch) ->
     start = 0
     for expert, count in zip(experts, batch.group_count, strict=True):
         entries = slice(start, start + int(count))
-        out = expert_ffn(widen(x[batch.entry_row[entries]]), expert, bf16=x.dtype == np.uint16)
+        rows = x[batch.entry_row[entries]]
+        if quantised.is_quantised(expert):
+            out = quantised_ffn(rows, expert)
+        else:
+            out = expert_ffn(widen(rows), expert, bf16=x.dtype == np.uint16)
         with np.errstate(over="ignore", invalid="ignore"):
             weighted[entries] = to_f32(to_f32(batch.entry_weight[entries])[:, None] * to_f32(out))
         start = entries.stop
@@ -39,6 +44,14 @@ def expert_ffn(rows: F64, expert: PackedExpert, *, bf16: bool) -> F64:
     gate, up, down = (widen(matrix) for matrix in unpack_expert(expert))
     middle = silu_mul(widen(to_f32(product(rows, gate))), widen(to_f32(product(rows, up))))
     return product(widen(to_bf16(middle) if bf16 else to_f32(middle)), down)
+
+
+def quantised_ffn(rows: Array, expert: PackedExpert) -> F64:
+    """The same on int8 or int4 weights: rows are quantised, and the middle as fp32, whatever the rows' dtype."""
+    gate, up, down = quantised.unpack_expert(expert)
+    hidden = (to_f32(quantised.product(rows, matrix, expert.group)) for matrix in (gate, up))
+    middle = silu_mul(*(widen(values) for values in hidden))
+    return quantised.product(to_f32(middle), down, expert.group)
 
 
 def check_unit_batch(x: Array, experts: Sequence[PackedExpert], batch: UnitBatch) -> None:
@@ -64,12 +77,21 @@ def check_unit_batch(x: Array, experts: Sequence[PackedExpert], batch: UnitBatch
     if len(experts) != groups:
         raise ValueError(f"experts: expected one per group ({groups}), got {len(experts)}")
     for index, expert in enumerate(experts):
+        check_format(f"experts[{index}]", expert)
+        first = experts[0]
+        if (expert.ffn, expert.dtype, expert.group) != (first.ffn, first.dtype, first.group):
+            raise ValueError(
+                f"experts[{index}]: expected the ffn and dtype of experts[0], got ffn {expert.ffn}, {expert.dtype} "
+                f"with group {expert.group}"
+            )
         if expert.hidden != x.shape[1]:
             raise ValueError(
                 f"experts[{index}].hidden: expected {x.shape[1]} (columns of x), got {expert.hidden}"
             )
-        if x.dtype == np.uint16 and expert.dtype != "bf16":
-            raise ValueError(f"experts[{index}].dtype: expected bf16 as x, got {expert.dtype}")
+        if x.dtype == np.uint16 and expert.dtype not in ("bf16", "int8", "int4"):
+            raise ValueError(
+                f"experts[{index}].dtype: expected bf16, int8 or int4 for bf16 rows, got {expert.dtype}"
+            )
     for unit, slots in enumerate(batch.unit_slots):
         members = np.flatnonzero(batch.entry_unit == unit)
         if len(members) != slots or slots == 0:

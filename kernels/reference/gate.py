@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from colibri.kernels.api import F32, Array, GateResult, PackedLinear
-from colibri.kernels.reference.checks import check_rows_for, check_top_k
+from colibri.kernels.reference.checks import check_format, check_rows_for, check_top_k
 from colibri.kernels.reference.floats import exp32, to_f32, widen
 from colibri.kernels.reference.linear import product
 from colibri.kernels.reference.packing import unpack_linear
 
 
 def gate(x: Array, weight: PackedLinear, k: int) -> GateResult:
+    check_format("weight", weight, quantised=False)
     check_rows_for(x, weight, wide=True)
     check_top_k(k, weight.n)
     wide = widen(x)

@@ -8,6 +8,7 @@ from colibri.kernels.aligned import ALIGNMENT, aligned_bytes
 from colibri.kernels.api import PANEL, Array, ComputeMode, PackedExpert, PackedLinear
 from colibri.kernels.reference.checks import check_array, check_mode
 from colibri.kernels.reference.floats import dtype_name, numpy_dtype, to_bf16
+from colibri.kernels.reference.quant_packing import quant_linear_bytes
 
 _STORED = (np.uint16, np.float16, np.float32)
 
@@ -34,15 +35,10 @@ def pack_expert(gate: Array, up: Array, down: Array, mode: ComputeMode) -> Packe
     check_array("up", up, gate.dtype, gate.shape)
     ffn, hidden = gate.shape
     check_array("down", down, gate.dtype, (hidden, ffn))
-    padded = _round_up(ffn, PANEL // 2)
-    gate_up = np.zeros((padded // 16, 2, 16, hidden), dtype=_stored(gate, mode).dtype)
-    for half, matrix in enumerate((gate, up)):
-        rows = np.zeros((padded, hidden), dtype=gate_up.dtype)
-        rows[:ffn] = _stored(matrix, mode)
-        gate_up[:, half] = rows.reshape(padded // 16, 16, hidden)
-    wide_down = np.zeros((hidden, padded), dtype=gate_up.dtype)
+    gate_up = interleave_gate_up(_stored(gate, mode), _stored(up, mode))
+    wide_down = np.zeros((hidden, len(gate_up) // 2), dtype=gate_up.dtype)
     wide_down[:, :ffn] = _stored(down, mode)
-    first, second = _panels(gate_up.reshape(2 * padded, hidden)), _panels(wide_down)
+    first, second = _panels(gate_up), _panels(wide_down)
     offset = _round_up(first.nbytes, ALIGNMENT)
     data = aligned_bytes(offset + second.nbytes)
     data[: first.nbytes] = first.view(np.uint8).ravel()
@@ -53,24 +49,52 @@ def pack_expert(gate: Array, up: Array, down: Array, mode: ComputeMode) -> Packe
 def unpack_expert(expert: PackedExpert) -> tuple[Array, Array, Array]:
     """gate, up [ffn, hidden] and down [hidden, ffn] in the stored dtype."""
     padded = _round_up(expert.ffn, PANEL // 2)
-    first, offset = _gate_up_bytes(expert.dtype, expert.hidden, expert.ffn)
+    first, offset = gate_up_bytes(expert.dtype, expert.hidden, expert.ffn)
     gate_up = _from_panels(expert.data[:first], expert.dtype, 2 * padded, expert.hidden, "expert.data")
     down = _from_panels(expert.data[offset:], expert.dtype, expert.hidden, padded, "expert.data")
-    halves = gate_up[:, : expert.hidden].reshape(padded // 16, 2, 16, expert.hidden)
-    gate, up = (halves[:, i].reshape(padded, expert.hidden)[: expert.ffn] for i in (0, 1))
+    gate, up = separate_gate_up(gate_up[:, : expert.hidden], expert.ffn)
     return gate, up, down[: expert.hidden, : expert.ffn]
 
 
-def packed_expert_bytes(dtype: str, hidden: int, ffn: int) -> int:
-    """Size of a packed expert's block. dtype: 'bf16', 'fp16' or 'fp32', as stored after packing."""
-    _, offset = _gate_up_bytes(dtype, hidden, ffn)
-    return offset + _packed_bytes(dtype, hidden, _round_up(ffn, PANEL // 2))
+def packed_linear_bytes(dtype: str, n: int, k: int, group: int = 0) -> int:
+    """Size of a packed matrix [n, k]. dtype: 'bf16', 'fp16' or 'fp32', as stored after packing, with group 0; 'int8' or
+    'int4' with group 32, 64 or 128."""
+    if dtype in ("int8", "int4"):
+        return quant_linear_bytes(dtype, n, k, group)
+    if group:
+        raise ValueError(f"group: expected 0 with {dtype}, got {group!r}")
+    return _packed_bytes(dtype, n, k)
 
 
-def _gate_up_bytes(dtype: str, hidden: int, ffn: int) -> tuple[int, int]:
-    """Bytes of gate_up, and where down begins behind it."""
-    size = _packed_bytes(dtype, 2 * _round_up(ffn, PANEL // 2), hidden)
+def packed_expert_bytes(dtype: str, hidden: int, ffn: int, group: int = 0) -> int:
+    """Size of a packed expert's block; dtype and group as in packed_linear_bytes."""
+    _, offset = gate_up_bytes(dtype, hidden, ffn, group)
+    return offset + packed_linear_bytes(dtype, hidden, _round_up(ffn, PANEL // 2), group)
+
+
+def gate_up_bytes(dtype: str, hidden: int, ffn: int, group: int = 0) -> tuple[int, int]:
+    """Bytes of an expert's gate_up, and where down begins behind it."""
+    size = packed_linear_bytes(dtype, 2 * _round_up(ffn, PANEL // 2), hidden, group)
     return size, _round_up(size, ALIGNMENT)
+
+
+def interleave_gate_up(gate: Array, up: Array) -> Array:
+    """gate, up [ffn, hidden] -> [2 * padded ffn, hidden]: 16 gate rows, the 16 up rows of the same index, ..."""
+    ffn, hidden = gate.shape
+    padded = _round_up(ffn, PANEL // 2)
+    out = np.zeros((padded // 16, 2, 16, hidden), dtype=gate.dtype)
+    for half, matrix in enumerate((gate, up)):
+        rows = np.zeros((padded, hidden), dtype=gate.dtype)
+        rows[:ffn] = matrix
+        out[:, half] = rows.reshape(padded // 16, 16, hidden)
+    return out.reshape(2 * padded, hidden)
+
+
+def separate_gate_up(gate_up: Array, ffn: int) -> tuple[Array, Array]:
+    """What interleave_gate_up was given."""
+    halves = gate_up.reshape(len(gate_up) // 32, 2, 16, gate_up.shape[1])
+    gate, up = (halves[:, i].reshape(-1, gate_up.shape[1])[:ffn] for i in (0, 1))
+    return gate, up
 
 
 def _stored(weight: Array, mode: ComputeMode) -> Array:

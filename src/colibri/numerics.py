@@ -16,9 +16,10 @@ NUMERICS_REVISION = 1
 class ExpertNumerics:
     """What decides the bits of an expert's output.
 
-    backend: 'cpu', 'cuda', 'reference'; compute_mode: 'fp32', 'bf16', 'int8'; weight_format: dtype and group
-    of the stored expert, e.g. 'bf16', 'int8g64'; wire_dtype: dtype of rows on the wire; family: instruction
-    family where it matters ('any' on x86, whose paths agree).
+    backend: 'cpu', 'cuda', 'reference'; compute_mode: the expert's arithmetic, 'fp32', 'bf16' or, of int8 and
+    int4 weights, 'int8'; weight_format: dtype and group of the stored expert, e.g. 'bf16', 'int4g64';
+    wire_dtype: dtype of rows on the wire; family: instruction family where it matters ('any' on x86, whose
+    paths agree).
     """
 
     backend: str
@@ -34,6 +35,22 @@ class ExpertNumerics:
         bf16 mode packs every checkpoint as bf16."""
         weights = "bf16" if compute_mode == "bf16" else stored_dtype
         return cls(backend, compute_mode, weights, wire_dtype=compute_mode)
+
+    @classmethod
+    def of_quantised(cls, backend: str, compute_mode: str, dtype: str, group: int) -> Self:
+        """What an int8 or int4 pack computes in a deployment of this mode, 'fp32' or 'bf16': its rows travel in
+        the mode's dtype and are quantised where the expert is.
+
+        Raises ValueError for another mode, dtype ('int8', 'int4') or group (32, 64, 128).
+        """
+        for name, value, allowed in (
+            ("compute_mode", compute_mode, ("fp32", "bf16")),
+            ("dtype", dtype, ("int8", "int4")),
+            ("group", group, (32, 64, 128)),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name}: expected one of {allowed}, got {value!r}")
+        return cls(backend, "int8", f"{dtype}g{group}", wire_dtype=compute_mode)
 
     @property
     def id(self) -> str:

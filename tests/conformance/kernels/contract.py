@@ -161,3 +161,37 @@ def gate(logits: F32, k: int) -> tuple[list[int], F32]:
 def expert(x: Array, gate_w: Array, up_w: Array, down_w: Array, dtype: str) -> F32:
     """x [rows, hidden] -> fp32 [rows, hidden]."""
     return product(rounded(silu_mul(product(x, gate_w), product(x, up_w)), dtype), down_w)
+
+
+def quantised_rows(x: Array, group: int) -> tuple[Array, F32]:
+    """Numbers [rows, k] and scales [rows, groups] of a product with int8 or int4 weights."""
+    a = widened(x)
+    numbers = np.zeros(a.shape, dtype=np.int64)
+    scales = []
+    for start in range(0, a.shape[1], group):
+        part = a[:, start : start + group]
+        largest = np.abs(part).max(axis=1)
+        scale = div(largest, 127)
+        inverse = np.array([0 if s == 0 else div(127, m) for s, m in zip(scale, largest, strict=True)])
+        numbers[:, start : start + group] = np.rint(mul(part, inverse[:, None]))
+        scales.append(scale)
+    return numbers, np.array(scales, dtype=np.float32).T
+
+
+def quantised_product(x: Array, numbers: Array, scales: F32, group: int) -> F32:
+    """x [rows, k]; the weights' numbers [n, k] and scales [n, groups]: exact sums in a group, groups ascending."""
+    a, a_scales = quantised_rows(x, group)
+    acc = np.zeros((len(a), len(numbers)), dtype=np.float32)
+    for g, start in enumerate(range(0, a.shape[1], group)):
+        sums = a[:, start : start + group] @ numbers[:, start : start + group].T.astype(np.int64)
+        acc = fma(sums.astype(np.float32), mul(a_scales[:, None, g], scales[None, :, g]), acc)
+    return acc
+
+
+Numbers = tuple[Array, F32]  # of a matrix: numbers, scales
+
+
+def quantised_expert(x: Array, gate: Numbers, up: Numbers, down: Numbers, group: int) -> F32:
+    """The hidden values stay fp32 until they are quantised, whatever the dtype of x."""
+    hidden = silu_mul(quantised_product(x, *gate, group), quantised_product(x, *up, group))
+    return quantised_product(hidden, *down, group)

@@ -258,7 +258,7 @@ def test_bad_experts_are_named(paths: list[CpuBackend]) -> None:
         (
             [good[0], half],
             ValueError,
-            r"experts\[1\]: expected the ffn and dtype of experts\[0\], got ffn 16, float16",
+            r"experts\[1\]: expected the ffn and dtype of experts\[0\], got ffn 16, fp16",
         ),
         (
             [good[0], replace(good[1], ffn=0)],
@@ -269,7 +269,9 @@ def test_bad_experts_are_named(paths: list[CpuBackend]) -> None:
     ):
         with pytest.raises(error, match=text):
             backend.expert_units(x, experts, GOOD)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"experts\[0\]: expected bf16 weights for bf16 rows, got float32"):
+    with pytest.raises(
+        ValueError, match=r"experts\[0\]: expected bf16, int8 or int4 weights for bf16 rows, got fp32"
+    ):
         backend.expert_units(np.zeros((2, HIDDEN), np.uint16), good, GOOD)
 
 

@@ -188,7 +188,12 @@ def _packed(dtype: str, n: int, k: int, size: int | None = None) -> PackedLinear
         (np.ones((4, 2), np.float32).T, None, ValueError, r"x: .* not C-contiguous"),
         ("text", None, TypeError, r"x: expected float32 \[n, 4\], got str"),
         (X, PackedLinear("fp32", 3, 4, np.zeros(64, np.uint8)), ValueError, r"weight: expected 512 bytes .* got 64"),
-        (X, _packed("int3", 3, 4), ValueError, r"weight.dtype: expected 'bf16', 'fp16' or 'fp32', got 'int3'"),
+        (
+            X,
+            _packed("int3", 3, 4),
+            ValueError,
+            r"weight.dtype: expected 'bf16', 'fp16', 'fp32', 'int8' or 'int4', got 'int3'",
+        ),
         (X, _packed("fp32", 0, 4, 512), ValueError, r"weight.n: expected an int from 1 to 2\^31, got 0"),
         (X, _packed("fp32", 2**31, 2**31, 0), ValueError, r"weight: expected at most 2\^44 elements, got 2147483648 x"),
         (X, X, TypeError, r"weight: expected uint8 \[n\], got float32 \[2, 4\]"),

@@ -1,0 +1,128 @@
+#include "quant_gemm.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace colibri {
+namespace {
+
+// With one tile of many rows the panel is asked for this far ahead.
+constexpr int64_t kPrefetchDistance = 32 << 10;
+
+// As for other weights (gemm.cpp), in lines for each group.
+void set_prefetch(QuantTile& t, const QuantPanelJob& job, int64_t tile, int rows) {
+  const Matrix& m = *job.matrix;
+  const int64_t lines = (kScaleBytes + m.group / kOctet * octet_bytes(m.type)) / 64;
+  const int64_t n = job.last_tile - job.first_tile;
+  const char* w = static_cast<const char*>(t.w);
+  if (n == 1) {
+    if (rows < 5) return;
+    t.prefetch = w + kPrefetchDistance;
+    t.prefetch_lines = int(lines);
+  } else if (n <= 8 && job.next_panel) {
+    const int64_t share = ceil_div(lines, n);
+    t.prefetch = w + m.panel_bytes() + (tile - job.first_tile) * m.groups() * share * 64;
+    t.prefetch_lines = int(share);
+  }
+}
+
+}  // namespace
+
+QuantRows::QuantRows(const KernelTable& kernels, const Matrix& w)
+    : numbers(nullptr), scale(nullptr), start(nullptr), row_bytes(w.octets() * kOctet * kernels.quant.row_element),
+      groups(w.groups()) {}
+
+int64_t QuantRows::bytes(int64_t rows) const { return round_up(rows * row_bytes, 64) + round_up(rows * groups * 8, 64); }
+
+QuantRows QuantRows::in(char* memory, int64_t rows) const {
+  QuantRows r = *this;
+  r.numbers = memory;
+  r.scale = reinterpret_cast<float*>(memory + round_up(rows * row_bytes, 64));
+  r.start = reinterpret_cast<int32_t*>(r.scale + rows * groups);
+  return r;
+}
+
+QuantRows QuantRows::from(int64_t row) const {
+  QuantRows r = *this;
+  r.numbers += row * row_bytes;
+  r.scale += row * groups;
+  r.start += row * groups;
+  return r;
+}
+
+void quantise_rows(const KernelTable& kernels, const Rows& x, int64_t first, int count, const Matrix& w, const QuantRows& out) {
+  QuantRow row{};
+  row.bf16 = x.bf16;
+  row.k = x.k;
+  row.group = w.group;
+  row.zero = zero_point(w.type);
+  row.rows = count;
+  for (int r = 0; r < count; r++) {
+    row.x = x.data + int64_t(x.index ? x.index[first + r] : first + r) * x.k * (x.bf16 ? 2 : 4);
+    row.q = out.numbers + r * 4 * kernels.quant.row_element;
+    row.scale = out.scale + r;
+    row.start = out.start + r;
+    kernels.quant.row(row);
+  }
+}
+
+void run_quant_panel(const QuantPanelJob& job) noexcept {
+  const Matrix& m = *job.matrix;
+  for (int64_t i = job.first_tile; i < job.last_tile; i++) {
+    const int64_t first = job.tiling.first(i);
+    const int rows = job.tiling.count(i);
+    const QuantRows a = job.rows->from(first);
+    QuantTile t{};
+    static_cast<TileEnd&>(t) = job.end;
+    t.y = job.end.y + first;
+    t.scale = job.end.scale ? job.end.scale + first : nullptr;
+    t.a = a.numbers;
+    t.a_scale = a.scale;
+    t.a_start = a.start;
+    t.w = m.panel(job.panel);
+    t.octets = m.octets();
+    t.group = m.group;
+    set_prefetch(t, job, i, rows);
+    job.kernels->tile[m.type - kWeightTypes][rows](t);
+  }
+}
+
+void quant_linear_rows(Backend& backend, const Rows& x, int64_t count, const Matrix& w, float* y) {
+  if (count == 0) return;
+  const QuantKernels& kernels = backend.kernels.quant;
+  const Tiling tiling(count, kernels.max_rows);
+  const QuantRows shape(backend.kernels, w);
+  const QuantRows a = shape.in(backend.scratch_rows.get<char>(size_t(shape.bytes(count))), count);
+  float** rows = backend.scratch_pointers.get<float*>(size_t(count));
+  for (int64_t r = 0; r < count; r++) rows[r] = y + r * w.n;
+
+  backend.pool.run(tiling.tiles, 1, count * w.k * 4, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; i++)
+      quantise_rows(backend.kernels, x, tiling.first(i), tiling.count(i), w, a.from(tiling.first(i)));
+  });
+
+  // Items: panels, and where these are too few for the threads, blocks of row tiles as well.
+  const int64_t panels = w.panels(), wanted = 8 * backend.pool.threads();
+  const int64_t blocks = panels >= wanted ? 1 : std::min(tiling.tiles, ceil_div(wanted, panels));
+  backend.pool.run(panels * blocks, 1, w.bytes() * tiling.tiles, [&](int64_t begin, int64_t end, int) {
+    for (int64_t item = begin; item < end; item++) {
+      const int64_t p = item % panels, b = item / panels;
+      QuantPanelJob job{};
+      job.kernels = &kernels;
+      job.tiling = tiling;
+      job.first_tile = tiling.tiles * b / blocks;
+      job.last_tile = tiling.tiles * (b + 1) / blocks;
+      job.rows = &a;
+      job.matrix = &w;
+      job.panel = p;
+      job.next_panel = item + 1 < end && p + 1 < panels;
+      job.end.finish = kStore;
+      job.end.y = rows;
+      job.end.column = p * kPanel;
+      job.end.columns = int(std::min<int64_t>(kPanel, w.n - p * kPanel));
+      run_quant_panel(job);
+    }
+  });
+}
+
+}  // namespace colibri

@@ -1,0 +1,256 @@
+// Tiles of the product with int8 and int4 weights: within a group of K exact int32 sums, then one fma with the product of
+// the two scales; groups ascending, one accumulator per (row, column). Integers are exact in any order, so every path and
+// tile size gives the same bits.
+//
+// vpdpbusd can only take its signed operand from a row's broadcast, so the weights are the unsigned ones, and the start of
+// a sum takes their zero point out again. Paths without it widen to 16 bits for vpmaddwd (vpmaddubsw would saturate).
+#pragma once
+#include "gemm_kernels.h"
+#include "quant_types.h"
+
+namespace colibri {
+namespace COLIBRI_ISA {
+
+#if defined(COLIBRI_SIMD_AVX512)
+using Ints = __m512i;
+constexpr int kIntLanes = 16;
+COLIBRI_INLINE Ints ints_set1(int32_t x) { return _mm512_set1_epi32(x); }
+COLIBRI_INLINE f32x16 to_float16(const Ints* p) { return {_mm512_cvtepi32_ps(p[0])}; }
+COLIBRI_INLINE Ints load_bytes(const char* p) { return _mm512_loadu_si512(p); }
+COLIBRI_INLINE Ints low_nibbles(Ints x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
+COLIBRI_INLINE Ints high_nibbles(Ints x) { return _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)); }
+#if !defined(__AVX512VNNI__)
+COLIBRI_INLINE Ints even_bytes(Ints x) { return _mm512_and_si512(x, _mm512_set1_epi16(255)); }
+COLIBRI_INLINE Ints odd_bytes(Ints x) { return _mm512_srli_epi16(x, 8); }
+COLIBRI_INLINE Ints multiply_add(Ints acc, Ints a, Ints b) { return _mm512_add_epi32(acc, _mm512_madd_epi16(a, b)); }
+#endif
+#elif defined(COLIBRI_SIMD_AVX2)
+using Ints = __m256i;
+constexpr int kIntLanes = 8;
+COLIBRI_INLINE Ints ints_set1(int32_t x) { return _mm256_set1_epi32(x); }
+COLIBRI_INLINE f32x16 to_float16(const Ints* p) { return {_mm256_cvtepi32_ps(p[0]), _mm256_cvtepi32_ps(p[1])}; }
+COLIBRI_INLINE Ints load_bytes(const char* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+COLIBRI_INLINE Ints low_nibbles(Ints x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
+COLIBRI_INLINE Ints high_nibbles(Ints x) { return _mm256_and_si256(_mm256_srli_epi16(x, 4), _mm256_set1_epi8(15)); }
+COLIBRI_INLINE Ints even_bytes(Ints x) { return _mm256_and_si256(x, _mm256_set1_epi16(255)); }
+COLIBRI_INLINE Ints odd_bytes(Ints x) { return _mm256_srli_epi16(x, 8); }
+COLIBRI_INLINE Ints multiply_add(Ints acc, Ints a, Ints b) { return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)); }
+#else
+struct Ints {
+  int32_t v[16];
+};
+constexpr int kIntLanes = 16;
+COLIBRI_INLINE Ints ints_set1(int32_t x) {
+  Ints r;
+  for (int i = 0; i < 16; i++) r.v[i] = x;
+  return r;
+}
+COLIBRI_INLINE f32x16 to_float16(const Ints* p) {
+  f32x16 r;
+  for (int i = 0; i < 16; i++) r.v[i] = float(p->v[i]);
+  return r;
+}
+#endif
+
+constexpr int kIntVectors = kPanel / kIntLanes;
+
+template <int Rows>
+struct Sums {
+  Ints v[Rows][kIntVectors];
+};
+
+COLIBRI_INLINE int32_t load_i32(const char* p) {
+  int32_t x;
+  memcpy(&x, p, 4);
+  return x;
+}
+
+// Bytes of a row's number: 2 where quads are multiplied as two pairs of 16-bit numbers.
+#if defined(COLIBRI_SIMD_PORTABLE) || defined(__AVX512VNNI__)
+constexpr int kRowNumber = 1;
+#else
+constexpr int kRowNumber = 2;
+#endif
+
+// Quads (4 numbers of K) of an octet: how their bytes come from the packed weights.
+struct WeightsInt8 {
+  static constexpr int kStep = kPanel * kOctet;
+#if !defined(COLIBRI_SIMD_PORTABLE)
+  COLIBRI_INLINE Ints quad(const char* w, int j, int v) { return load_bytes(w + (j * kIntVectors + v) * kIntLanes * 4); }
+#else
+  COLIBRI_INLINE int number(const char* w, int j, int column, int i) {
+    return static_cast<unsigned char>(w[(j * kPanel + column) * 4 + i]);
+  }
+#endif
+};
+struct WeightsInt4 {
+  static constexpr int kStep = kPanel * kOctet / 2;
+#if !defined(COLIBRI_SIMD_PORTABLE)
+  COLIBRI_INLINE Ints quad(const char* w, int j, int v) {
+    const Ints x = load_bytes(w + v * kIntLanes * 4);
+    return j ? high_nibbles(x) : low_nibbles(x);
+  }
+#else
+  COLIBRI_INLINE int number(const char* w, int j, int column, int i) {
+    return static_cast<unsigned char>(w[column * 4 + i]) >> (4 * j) & 15;
+  }
+#endif
+};
+
+template <int Rows, class Weights>
+COLIBRI_INLINE void multiply_octet(Sums<Rows>& sums, const char* a, const char* w) {
+#pragma GCC unroll 2
+  for (int j = 0; j < 2; j++, a += Rows * 4 * kRowNumber) {
+#if defined(COLIBRI_SIMD_PORTABLE)
+    for (int i = 0; i < 4; i++) {
+      int16_t number[kPanel];
+      for (int c = 0; c < kPanel; c++) number[c] = int16_t(Weights::number(w, j, c, i));
+      for (int r = 0; r < Rows; r++) {
+        const int16_t x = static_cast<signed char>(a[4 * r + i]);
+        for (int c = 0; c < kPanel; c++) sums.v[r][c / 16].v[c % 16] += number[c] * x;
+      }
+    }
+#elif defined(__AVX512VNNI__)
+    const Ints w0 = Weights::quad(w, j, 0), w1 = Weights::quad(w, j, 1);
+#pragma GCC unroll 12
+    for (int r = 0; r < Rows; r++) {
+      const Ints x = ints_set1(load_i32(a + 4 * r));
+      // Not the intrinsic: GCC 12 copies the accumulators around it.
+      asm("vpdpbusd %2, %1, %0" : "+v"(sums.v[r][0]) : "v"(w0), "v"(x));
+      asm("vpdpbusd %2, %1, %0" : "+v"(sums.v[r][1]) : "v"(w1), "v"(x));
+    }
+#else
+#pragma GCC unroll 4
+    for (int v = 0; v < kIntVectors; v++) {
+      const Ints x = Weights::quad(w, j, v), even = even_bytes(x), odd = odd_bytes(x);
+#pragma GCC unroll 12
+      for (int r = 0; r < Rows; r++) {
+        sums.v[r][v] = multiply_add(sums.v[r][v], even, ints_set1(load_i32(a + 8 * r)));
+        sums.v[r][v] = multiply_add(sums.v[r][v], odd, ints_set1(load_i32(a + 8 * r + 4)));
+      }
+    }
+#endif
+  }
+}
+
+template <int Rows, class Weights>
+static __attribute__((noinline)) void tile_quant(const QuantTile& t) {
+  f32x16 total[Rows][2];
+#pragma GCC unroll 12
+  for (int r = 0; r < Rows; r++) total[r][0] = total[r][1] = zero16();
+  const char* a = static_cast<const char*>(t.a);
+  const char* w = static_cast<const char*>(t.w);
+  const float* scale = t.a_scale;
+  const int32_t* start = t.a_start;
+  const char* prefetch = t.prefetch;
+  const int64_t whole = t.group / kOctet;
+  for (int64_t left = t.octets; left > 0; left -= whole) {
+    const char* const weight_scale = w;
+    w += kScaleBytes;
+    if (prefetch) {
+      for (int i = 0; i < t.prefetch_lines; i++) __builtin_prefetch(prefetch + 64 * i, 0, 2);
+      prefetch += 64 * t.prefetch_lines;
+    }
+    Sums<Rows> sums;
+#pragma GCC unroll 12
+    for (int r = 0; r < Rows; r++) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kIntVectors; v++) sums.v[r][v] = ints_set1(start[r]);
+    }
+    const int64_t octets = left < whole ? left : whole;
+#pragma GCC unroll 1
+    for (int64_t o = 0; o < octets; o++) {
+      multiply_octet<Rows, Weights>(sums, a, w);
+      a += Rows * kOctet * kRowNumber;
+      w += Weights::kStep;
+    }
+    const f32x16 w0 = load_bf16(reinterpret_cast<const uint16_t*>(weight_scale));
+    const f32x16 w1 = load_bf16(reinterpret_cast<const uint16_t*>(weight_scale) + 16);
+#pragma GCC unroll 12
+    for (int r = 0; r < Rows; r++) {
+      const f32x16 s = set1(scale[r]);
+      total[r][0] = fma(to_float16(&sums.v[r][0]), mul(s, w0), total[r][0]);
+      total[r][1] = fma(to_float16(&sums.v[r][kIntVectors / 2]), mul(s, w1), total[r][1]);
+    }
+    scale += Rows;
+    start += Rows;
+  }
+  alignas(64) float out[Rows * kPanel];
+#pragma GCC unroll 12
+  for (int r = 0; r < Rows; r++) {
+    store(out + r * kPanel, total[r][0]);
+    store(out + r * kPanel + 16, total[r][1]);
+  }
+  finish_rows(t, out, Rows, false);
+}
+
+// A row's numbers: scale = largest magnitude of the group / 127, number = rint(x * (127 / largest)). A group whose scale
+// is flushed is zero; one with a NaN or Inf has the scale NaN.
+static void quantise_row(const QuantRow& p) {
+  const int64_t element = p.bf16 ? 2 : 4;
+  char* q = static_cast<char*>(p.q);
+  for (int64_t k0 = 0, g = 0; k0 < p.k; k0 += p.group, g++) {
+    const int64_t left = p.k - k0;
+    const int n = left < p.group ? int(left) : p.group;
+    const int padded = (n + kOctet - 1) / kOctet * kOctet;
+    f32x16 x[kMaxGroup / 16];
+    f32x16 most = zero16(), bad = zero16();
+    for (int i = 0; i * 16 < padded; i++) {
+      alignas(64) char raw[64] = {};
+      memcpy(raw, static_cast<const char*>(p.x) + (k0 + i * 16) * element, size_t(clamp16(n - i * 16) * element));
+      x[i] = p.bf16 ? load_bf16(reinterpret_cast<const uint16_t*>(raw)) : load(reinterpret_cast<const float*>(raw));
+      most = max(max(x[i], neg(x[i])), most);
+      bad = fma(x[i], zero16(), bad);
+    }
+    const bool broken = to_bits(is_nan(bad)) != 0;
+    const float largest = max16(most);
+    const float scale = largest / 127.0f;
+    const f32x16 inverse = set1(scale > 0.0f && !broken ? 127.0f / largest : 0.0f);
+    f32x16 sum = zero16();
+    alignas(64) signed char number[kMaxGroup + 16];
+    for (int i = 0; i * 16 < padded; i++) {
+      const f32x16 y = broken ? zero16() : rint(mul(x[i], inverse));
+      sum = add(sum, y);
+      store_s8(number + i * 16, y);
+    }
+    p.scale[g * p.rows] = broken ? __builtin_nanf("") : scale;
+    p.start[g * p.rows] = -p.zero * int32_t(tree16(sum));
+    for (int i = 0; i < padded; i += 4) {
+#if defined(COLIBRI_SIMD_PORTABLE) || defined(__AVX512VNNI__)
+      memcpy(q, number + i, 4);
+#else
+      const int16_t pairs[4] = {number[i], number[i + 2], number[i + 1], number[i + 3]};
+      memcpy(q, pairs, 8);
+#endif
+      q += p.rows * 4 * kRowNumber;
+    }
+  }
+}
+
+template <int Rows>
+constexpr void fill_quant(QuantKernels& k) {
+  k.tile[kWeightInt8 - kWeightTypes][Rows] = tile_quant<Rows, WeightsInt8>;
+  k.tile[kWeightInt4 - kWeightTypes][Rows] = tile_quant<Rows, WeightsInt4>;
+  if constexpr (Rows > 1) fill_quant<Rows - 1>(k);
+}
+
+// As many sums as the registers hold beside the weights.
+#if defined(COLIBRI_SIMD_AVX512)
+constexpr int kQuantRows = 6;
+#elif defined(COLIBRI_SIMD_AVX2)
+constexpr int kQuantRows = 2;
+#else
+constexpr int kQuantRows = 4;
+#endif
+
+constexpr QuantKernels quant_kernels() {
+  QuantKernels k{};
+  k.max_rows = kQuantRows;
+  k.row_element = kRowNumber;
+  k.row = quantise_row;
+  fill_quant<kQuantRows>(k);
+  return k;
+}
+
+}  // namespace COLIBRI_ISA
+}  // namespace colibri

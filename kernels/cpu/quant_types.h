@@ -1,0 +1,61 @@
+// Plain data between the drivers of int8 and int4 weights and their kernels. Layouts: docs/numerics.md, "Packed layout".
+#pragma once
+#include "gemm_types.h"
+
+namespace colibri {
+
+constexpr int kMaxGroup = 128;
+// K of a quantised matrix is padded to whole octets; the last group may be shorter than the others.
+constexpr int kOctet = 8;
+constexpr int64_t kScaleBytes = kPanel * 2;  // the bf16 scales at the start of each group of a panel
+constexpr int64_t octet_bytes(WeightType t) { return t == kWeightInt8 ? kPanel * kOctet : kPanel * kOctet / 2; }
+// Stored numbers are the weight plus this.
+constexpr int zero_point(WeightType t) { return t == kWeightInt8 ? 128 : 8; }
+
+// One row of a tile: numbers of 1 or 2 bytes (QuantKernels), with a scale and the start of the sums for each group.
+struct QuantRow {
+  const void* x;     // fp32 or bf16, any alignment
+  bool bf16;
+  int64_t k;
+  int group;
+  int zero;          // the weights' zero point
+  int rows;          // of the tile: the stride of everything below
+  void* q;           // [K / 4][rows][4], this row's first
+  float* scale;      // [groups][rows]
+  int32_t* start;    // [groups][rows]: -zero * sum of the group's numbers
+};
+
+// One row tile times one panel.
+struct QuantTile : TileEnd {
+  const void* a;
+  const float* a_scale;
+  const int32_t* a_start;
+  const void* w;
+  int64_t octets;       // of K
+  int group;
+  const char* prefetch;    // to the L2 cache, or nullptr
+  int prefetch_lines;      // cache lines in every group
+};
+
+using QuantTileFunction = void (*)(const QuantTile&);
+
+// By weight type (less kWeightTypes) and number of rows, 1 .. max_rows.
+struct QuantKernels {
+  int max_rows;
+  int row_element;  // bytes of a row's number
+  void (*row)(const QuantRow&);
+  QuantTileFunction tile[2][kMaxTile + 1];
+};
+
+// 32 rows of a matrix -> one panel of integers and scales.
+struct QuantPanel {
+  const void* row[kPanel];  // nullptr: zeros. Any alignment
+  WeightType from, to;
+  int64_t k;                // elements of a row
+  int64_t octets;           // to write, >= ceil(k / 8)
+  int group;
+  const float* importance;  // [k] in [0, 1], or nullptr: all alike (int4 only)
+  void* out;
+};
+
+}  // namespace colibri

@@ -1,0 +1,92 @@
+// expert_units on int8 and int4 weights: gather and quantise rows, gate_up with silu, quantise the fp32 hidden rows, down.
+#include <algorithm>
+
+#include "quant_gemm.h"
+#include "units_run.h"
+
+namespace colibri {
+namespace {
+
+class QuantUnits final : public UnitsRun {
+ public:
+  QuantUnits(Backend& backend, const Rows& x, const std::vector<Expert>& experts, const UnitBatchView& batch,
+             const UnitPlan& plan, float* out)
+      : UnitsRun(backend, x, experts, batch, plan, out),
+        rows_(backend.kernels, experts[0].gate_up), numbers_(backend.kernels, experts[0].down) {
+    wave_row_bytes_ = std::max(rows_.bytes(1), numbers_.bytes(1)) + experts[0].down.k * 4;
+    max_rows_ = backend.kernels.quant.max_rows;
+  }
+
+ private:
+  void reserve(int64_t rows) override;
+  void compute(int64_t rows) override;
+  QuantPanelJob panel_job(const Piece& piece, const Matrix& w, const QuantRows& rows, int64_t p, bool next_panel) const;
+
+  QuantRows rows_, numbers_;  // of the matrices' inputs; one memory, since the first are done with before the second
+  char* memory_ = nullptr;
+  float* h_ = nullptr;        // [rows][down.k]
+  float** h_rows_ = nullptr;
+};
+
+void QuantUnits::reserve(int64_t rows) {
+  memory_ = backend_.scratch_rows.get<char>(size_t(std::max(rows_.bytes(rows), numbers_.bytes(rows))));
+  const int64_t k = experts_[0].down.k, values = round_up(rows * k * 4, 64);
+  char* hidden = backend_.scratch_hidden.get<char>(size_t(values + rows * int64_t(sizeof(float*))));
+  h_ = reinterpret_cast<float*>(hidden);
+  h_rows_ = reinterpret_cast<float**>(hidden + values);
+  for (int64_t r = 0; r < rows; r++) h_rows_[r] = h_ + r * k;
+}
+
+QuantPanelJob QuantUnits::panel_job(const Piece& piece, const Matrix& w, const QuantRows& rows, int64_t p,
+                                    bool next_panel) const {
+  QuantPanelJob job{};
+  job.kernels = &backend_.kernels.quant;
+  job.tiling = piece.segment->tiling;
+  job.first_tile = piece.first_tile;
+  job.last_tile = piece.last_tile;
+  job.rows = &rows;
+  job.matrix = &w;
+  job.panel = p;
+  job.next_panel = next_panel;
+  return job;
+}
+
+void QuantUnits::compute(int64_t rows) {
+  const Expert& shape = experts_[0];
+  const QuantRows in = rows_.in(memory_, rows), middle = numbers_.in(memory_, rows);
+  over_tiles(rows * x_.k * 4, [&](const Segment& s, int64_t tile) {
+    const int64_t first = s.tiling.first(tile);
+    quantise_rows(backend_.kernels, x_, s.entry + first, s.tiling.count(tile), shape.gate_up, in.from(s.row + first));
+  });
+  over_panels(shape.gate_up.panels(), shape.gate_up.panel_bytes(),
+              [&](const Piece& piece, int64_t p, bool next_panel, int) {
+                const Segment& s = *piece.segment;
+                const QuantRows a = in.from(s.row);
+                QuantPanelJob job = panel_job(piece, s.expert->gate_up, a, p, next_panel);
+                job.end.finish = kSiluRows;
+                job.end.y = h_rows_ + s.row;
+                job.end.column = p * (kPanel / 2);
+                run_quant_panel(job);
+              });
+  const Rows h{reinterpret_cast<const char*>(h_), false, shape.down.k, nullptr};
+  over_tiles(rows * h.k * 4, [&](const Segment& s, int64_t tile) {
+    const int64_t first = s.row + s.tiling.first(tile);
+    quantise_rows(backend_.kernels, h, first, s.tiling.count(tile), shape.down, middle.from(first));
+  });
+  over_panels(shape.down.panels(), shape.down.panel_bytes(), [&](const Piece& piece, int64_t p, bool next_panel, int) {
+    const Segment& s = *piece.segment;
+    const QuantRows a = middle.from(s.row);
+    QuantPanelJob job = panel_job(piece, s.expert->down, a, p, next_panel);
+    job.end = weighted(s, p);
+    run_quant_panel(job);
+  });
+}
+
+}  // namespace
+
+void run_quant_units(Backend& backend, const Rows& x, const std::vector<Expert>& experts, const UnitBatchView& batch,
+                     const UnitPlan& plan, float* out) {
+  QuantUnits(backend, x, experts, batch, plan, out).run();
+}
+
+}  // namespace colibri
