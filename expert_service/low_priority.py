@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 from typing import Generic, TypeVar
@@ -15,6 +16,10 @@ from typing import Generic, TypeVar
 #: A tenth of the CPU time of a thread of usual priority, and any of those runs at once when it wakes. At 19 a worker
 #: did not come up in minutes on a machine whose CPUs were all taken.
 LOWERED = 10
+#: After each item the thread rests so many times as long as that took, at most so many seconds: priority shares out CPU
+#: time, but nothing shares out the bandwidth of memory, which decode needs whole.
+_REST = 2.0
+_LONGEST_REST_S = 0.1
 
 T = TypeVar("T")
 
@@ -57,6 +62,7 @@ def _make(items: Iterable[T], made: SimpleQueue[_Made[T]], closed: threading.Eve
     try:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWERED)
         iterator = iter(items)
+        begun = time.monotonic()
         for item in iterator:
             made.put(_Made(item))
             if closed.is_set():
@@ -64,6 +70,8 @@ def _make(items: Iterable[T], made: SimpleQueue[_Made[T]], closed: threading.Eve
                 if close is not None:
                     close()
                 return
+            time.sleep(min(_REST * (time.monotonic() - begun), _LONGEST_REST_S))
+            begun = time.monotonic()
     except BaseException as error:  # raised where the items are used
         made.put(_Made(error=error))
     else:

@@ -16,11 +16,32 @@ READY, EJECTED, UNCONNECTED, ABSENT = range(4)
 
 
 def owners(placement: Placement, layer: int, ranks: Sequence[int]) -> U32:
-    """Of each expert the holder of the best rank, the first of several: u32 [experts]."""
+    """Of each expert the first holder, where all of those are in order. Otherwise a holder of the best rank, and among
+    several one that has the fewest experts to answer for: what a lost worker leaves is shared by all, not borne by the
+    next. u32 [experts]."""
     first = placement.owner(layer)
     if all(ranks[worker] == READY for worker in set(first.tolist())):
         return first
-    chosen = [min(holders, key=ranks.__getitem__) for holders in placement.holders[layer]]
+    able = []
+    for holders in placement.holders[layer]:
+        best = min(ranks[worker] for worker in holders)
+        able.append([worker for worker in holders if ranks[worker] == best])
+    load = [0] * len(ranks)
+    chosen = [0] * len(able)
+    # Those without a choice first: the others make up for them.
+    for expert in sorted(range(len(able)), key=lambda expert: len(able[expert])):
+        chosen[expert] = worker = min(able[expert], key=load.__getitem__)
+        load[worker] += 1
+    moved = True
+    while moved:  # ends: each move makes two loads more alike
+        moved = False
+        for expert, worker in enumerate(chosen):
+            other = min(able[expert], key=load.__getitem__)
+            if load[other] + 1 < load[worker]:
+                chosen[expert] = other
+                load[worker] -= 1
+                load[other] += 1
+                moved = True
     return np.array(chosen, dtype=np.uint32)
 
 
