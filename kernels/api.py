@@ -167,8 +167,9 @@ class Backend(Protocol):
 
         dtype: 'int8' or 'int4'; group: 32, 64 or 128 (the last one of a row may be shorter). importance fp32 [k], int4
         only: how much an error in each input counts, for example the mean square of that input over a calibration text;
-        None: all alike. int4 searches its scales; the weighted squared error is never above that of plain rounding. The
-        same bytes from every backend. Raises ValueError for NaN or Inf among the weights."""
+        None: the error of a large weight counts more (docs/numerics.md). int4 searches its scales; the weighted squared
+        error is never above that of plain rounding. The same bytes from every backend. Raises ValueError for NaN or Inf
+        among the weights."""
         ...
 
     def quantize_expert(

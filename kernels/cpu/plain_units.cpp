@@ -16,12 +16,12 @@ class PlainUnits final : public UnitsRun {
         packed_row_(experts[0].gate_up.pairs() * 2 * int64_t(row_element(path_.rows))),
         packed_hidden_(experts[0].down.pairs() * 2 * int64_t(row_element(path_.rows))) {
     wave_row_bytes_ = packed_row_ + packed_hidden_;
-    max_rows_ = path_.kernels->max_rows;
   }
 
  private:
   void reserve(int64_t rows) override;
   void compute(int64_t rows) override;
+  Tiling tiling(int64_t rows) const override { return Tiling(rows, path_.kernels->max_rows); }
   void gate_up();
   void down();
   PanelJob panel_job(const Piece& piece, const Matrix& w, int64_t p, bool next_panel) const;
@@ -36,7 +36,7 @@ class PlainUnits final : public UnitsRun {
 void PlainUnits::reserve(int64_t rows) {
   // Spill buffers, one per thread, only where a panel is cut into K blocks.
   const Matrix& gate_up = experts_[0].gate_up;
-  spill_rows_ = gate_up.panel_bytes() > kWholePanelBytes && rows > max_rows_ ? rows : 0;
+  spill_rows_ = gate_up.panel_bytes() > kWholePanelBytes && rows > path_.kernels->max_rows ? rows : 0;
   const int64_t spill_bytes = backend_.pool.threads() * spill_rows_ * kPanel * 4;
   rows_ = backend_.scratch_rows.get<char>(size_t(round_up(rows * packed_row_, 64) + spill_bytes));
   h_ = backend_.scratch_hidden.get<char>(size_t(rows * packed_hidden_));

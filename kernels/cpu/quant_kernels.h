@@ -133,6 +133,11 @@ COLIBRI_INLINE void multiply_octet(Sums<Rows>& sums, const char* a, const char* 
   }
 }
 
+COLIBRI_INLINE const char* ask_for(const char* p, int lines) {
+  for (int i = 0; i < lines; i++) __builtin_prefetch(p + 64 * i, 0, 2);
+  return p + 64 * lines;
+}
+
 template <int Rows, class Weights>
 static __attribute__((noinline)) void tile_quant(const QuantTile& t) {
   f32x16 total[Rows][2];
@@ -143,14 +148,12 @@ static __attribute__((noinline)) void tile_quant(const QuantTile& t) {
   const float* scale = t.a_scale;
   const int32_t* start = t.a_start;
   const char* prefetch = t.prefetch;
+  const int octet_lines = t.octet_lines;
   const int64_t whole = t.group / kOctet;
   for (int64_t left = t.octets; left > 0; left -= whole) {
     const char* const weight_scale = w;
     w += kScaleBytes;
-    if (prefetch) {
-      for (int i = 0; i < t.prefetch_lines; i++) __builtin_prefetch(prefetch + 64 * i, 0, 2);
-      prefetch += 64 * t.prefetch_lines;
-    }
+    if (t.group_lines) prefetch = ask_for(prefetch, t.group_lines);
     Sums<Rows> sums;
 #pragma GCC unroll 12
     for (int r = 0; r < Rows; r++) {
@@ -160,6 +163,7 @@ static __attribute__((noinline)) void tile_quant(const QuantTile& t) {
     const int64_t octets = left < whole ? left : whole;
 #pragma GCC unroll 1
     for (int64_t o = 0; o < octets; o++) {
+      if (octet_lines) prefetch = ask_for(prefetch, octet_lines);
       multiply_octet<Rows, Weights>(sums, a, w);
       a += Rows * kOctet * kRowNumber;
       w += Weights::kStep;
@@ -234,18 +238,20 @@ constexpr void fill_quant(QuantKernels& k) {
   if constexpr (Rows > 1) fill_quant<Rows - 1>(k);
 }
 
-// As many sums as the registers hold beside the weights.
+// As many sums as the registers hold beside the weights. Several tiles are quickest where the registers hold the totals as
+// well; one tile is where they do not, since a second would read the panel again.
 #if defined(COLIBRI_SIMD_AVX512)
-constexpr int kQuantRows = 6;
+constexpr int kQuantRows = 12, kManyRows = 6;
 #elif defined(COLIBRI_SIMD_AVX2)
-constexpr int kQuantRows = 2;
+constexpr int kQuantRows = 2, kManyRows = 2;
 #else
-constexpr int kQuantRows = 4;
+constexpr int kQuantRows = 4, kManyRows = 4;
 #endif
 
 constexpr QuantKernels quant_kernels() {
   QuantKernels k{};
   k.max_rows = kQuantRows;
+  k.many_rows = kManyRows;
   k.row_element = kRowNumber;
   k.row = quantise_row;
   fill_quant<kQuantRows>(k);

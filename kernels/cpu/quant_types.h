@@ -33,8 +33,9 @@ struct QuantTile : TileEnd {
   const void* w;
   int64_t octets;       // of K
   int group;
-  const char* prefetch;    // to the L2 cache, or nullptr
-  int prefetch_lines;      // cache lines in every group
+  const char* prefetch;    // to the L2 cache, or nullptr: so many cache lines
+  int group_lines;         // at the start of every group, and
+  int octet_lines;         // in every octet
 };
 
 using QuantTileFunction = void (*)(const QuantTile&);
@@ -42,6 +43,7 @@ using QuantTileFunction = void (*)(const QuantTile&);
 // By weight type (less kWeightTypes) and number of rows, 1 .. max_rows.
 struct QuantKernels {
   int max_rows;
+  int many_rows;    // at most, where one tile is not enough
   int row_element;  // bytes of a row's number
   void (*row)(const QuantRow&);
   QuantTileFunction tile[2][kMaxTile + 1];
@@ -54,7 +56,7 @@ struct QuantPanel {
   int64_t k;                // elements of a row
   int64_t octets;           // to write, >= ceil(k / 8)
   int group;
-  const float* importance;  // [k] in [0, 1], or nullptr: all alike (int4 only)
+  const float* importance;  // [k] in [0, 1], or nullptr: by the weights themselves (int4 only)
   void* out;
 };
 

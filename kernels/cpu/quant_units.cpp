@@ -14,12 +14,12 @@ class QuantUnits final : public UnitsRun {
       : UnitsRun(backend, x, experts, batch, plan, out),
         rows_(backend.kernels, experts[0].gate_up), numbers_(backend.kernels, experts[0].down) {
     wave_row_bytes_ = std::max(rows_.bytes(1), numbers_.bytes(1)) + experts[0].down.k * 4;
-    max_rows_ = backend.kernels.quant.max_rows;
   }
 
  private:
   void reserve(int64_t rows) override;
   void compute(int64_t rows) override;
+  Tiling tiling(int64_t rows) const override { return quant_tiling(backend_.kernels.quant, rows); }
   QuantPanelJob panel_job(const Piece& piece, const Matrix& w, const QuantRows& rows, int64_t p, bool next_panel) const;
 
   QuantRows rows_, numbers_;  // of the matrices' inputs; one memory, since the first are done with before the second

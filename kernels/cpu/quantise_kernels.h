@@ -9,7 +9,7 @@ namespace COLIBRI_ISA {
 // One group of a panel, columns side by side.
 struct GroupColumns {
   float w[kMaxGroup][kPanel];    // int4: times 2^-exponent, which is exact and keeps squares in range
-  float importance[kMaxGroup];
+  float importance[kMaxGroup][kPanel];  // int4: how much a squared error counts
   float extreme[kPanel];         // of each column, the number of largest magnitude (the first of equals)
   float unit[kPanel];            // 2^exponent
   int n;
@@ -22,7 +22,6 @@ static void gather_group(const QuantPanel& p, int64_t k0, bool scaled, GroupColu
   const int64_t left = p.k - k0;
   g.n = left < p.group ? int(left) : p.group;
   memset(g.w, 0, sizeof g.w);
-  for (int i = 0; i < g.n; i++) g.importance[i] = p.importance ? p.importance[k0 + i] : 1.0f;
   for (int c = 0; c < kPanel; c++) {
     float value[kMaxGroup], extreme = 0.0f, most = 0.0f;
     for (int i = 0; i < g.n; i += 16) {
@@ -46,6 +45,23 @@ static void gather_group(const QuantPanel& p, int64_t k0, bool scaled, GroupColu
   }
 }
 
+// That of the input; where it is not known, sqrt(mean of the squares + square): large weights count more, since clipping
+// them hurts a model more than its squared error says.
+static void weigh_group(const QuantPanel& p, int64_t k0, GroupColumns& g) {
+  for (int half = 0; half < 2; half++) {
+    f32x16 squares = zero16();
+    for (int i = 0; i < g.n; i++) {
+      const f32x16 w = load(g.w[i] + 16 * half);
+      squares = add(squares, mul(w, w));
+    }
+    const f32x16 mean = div(squares, set1(float(g.n)));
+    for (int i = 0; i < g.n; i++) {
+      const f32x16 w = load(g.w[i] + 16 * half);
+      store(g.importance[i] + 16 * half, p.importance ? set1(p.importance[k0 + i]) : sqrt(add(mean, mul(w, w))));
+    }
+  }
+}
+
 COLIBRI_INLINE f32x16 clamp(f32x16 x, float low, float high) {
   x = max(x, set1(low));
   return select(greater(x, set1(high)), set1(high), x);
@@ -63,7 +79,7 @@ COLIBRI_INLINE f32x16 consider(const GroupColumns& g, int half, f32x16 scale, Be
   const f32x16 inverse = inverse_of(scale);
   f32x16 error = zero16(), along = zero16(), square = zero16();
   for (int i = 0; i < g.n; i++) {
-    const f32x16 w = load(g.w[i] + 16 * half), importance = set1(g.importance[i]);
+    const f32x16 w = load(g.w[i] + 16 * half), importance = load(g.importance[i] + 16 * half);
     const f32x16 q = clamp(rint(mul(w, inverse)), -8.0f, 7.0f);
     const f32x16 off = sub(w, mul(q, scale)), weighted = mul(importance, q);
     error = add(error, mul(importance, mul(off, off)));
@@ -103,6 +119,7 @@ static void quantise_panel(const QuantPanel& p) {
   GroupColumns g;
   for (int64_t k0 = 0; k0 < p.octets * kOctet; k0 += p.group) {
     gather_group(p, k0, !wide, g);
+    if (!wide) weigh_group(p, k0, g);
     const int64_t rest = p.octets * kOctet - k0;
     const int padded = rest < p.group ? int(rest) : p.group;
     const int64_t bytes = padded / kOctet * octet_bytes(p.to);

@@ -36,7 +36,7 @@ void UnitsRun::run() {
   for (int64_t g = 0; g < batch_.groups; g++) {
     for (int64_t left = batch_.group_count[g]; left > 0;) {
       const int64_t take = std::min(left, most - used);
-      segments_.push_back({&experts_[size_t(g)], entry, used, Tiling(take, max_rows_)});
+      segments_.push_back({&experts_[size_t(g)], entry, used, tiling(take)});
       entry += take;
       used += take;
       left -= take;

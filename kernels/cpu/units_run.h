@@ -30,6 +30,8 @@ class UnitsRun {
 
   // Memory for waves of at most `rows` rows.
   virtual void reserve(int64_t rows) = 0;
+  // How `rows` rows of one expert are cut.
+  virtual Tiling tiling(int64_t rows) const = 0;
   // gate_up and down of the wave, from the gathered rows to y_.
   virtual void compute(int64_t rows) = 0;
 
@@ -59,9 +61,8 @@ class UnitsRun {
   const Rows x_;
   const std::vector<Expert>& experts_;
   const UnitBatchView& batch_;
-  // Of each row of a wave, bytes of everything reserve() asks for; row tiles are at most max_rows_ high.
+  // Of each row of a wave, bytes of everything reserve() asks for.
   int64_t wave_row_bytes_ = 0;
-  int max_rows_ = 0;
 
  private:
   void run_wave();

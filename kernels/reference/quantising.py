@@ -39,7 +39,7 @@ def quantise(weight: Array, dtype: str, group: int, importance: F32 | None) -> Q
     """weight [n, k] of finite numbers; importance [k] or None."""
     w = widen(weight).astype(np.float32)
     n, k = w.shape
-    share = np.ones(k, dtype=np.float32) if importance is None else _normalised(importance)
+    share = None if importance is None else _normalised(importance)
     numbers = np.zeros((n, k), dtype=np.int8)
     scales = np.zeros((n, -(-k // group)), dtype=np.uint16)
     for g, start in enumerate(range(0, k, group)):
@@ -47,7 +47,7 @@ def quantise(weight: Array, dtype: str, group: int, importance: F32 | None) -> Q
         columns, unit = _scaled(w[:, part]) if dtype == "int4" else (w[:, part], np.ones(n, dtype=np.float32))
         extreme = _extreme(columns)
         if dtype == "int4":
-            scale = _search(columns, extreme, share[part])
+            scale = _search(columns, extreme, _own_share(columns) if share is None else share[None, part])
         else:
             scale = _round_bf16(to_f32(np.abs(extreme) / np.float32(127)))
         numbers[:, part] = _numbers(columns, scale, dtype)
@@ -59,6 +59,13 @@ def quantise(weight: Array, dtype: str, group: int, importance: F32 | None) -> Q
 def _normalised(importance: F32) -> F32:
     most = importance.max(initial=0.0)
     return importance if most == 0 else importance / most
+
+
+def _own_share(w: F32) -> F32:
+    """sqrt(mean of the row's squares + square): large weights count more."""
+    squares = to_f32(w * w)
+    mean = to_f32(_sum(squares) / np.float32(w.shape[1]))
+    return to_f32(np.sqrt(to_f32(mean[:, None] + squares)))
 
 
 def _scaled(w: F32) -> tuple[F32, F32]:
@@ -86,7 +93,8 @@ def _numbers(w: F32, scale: F32, dtype: str) -> F32:
 
 
 def _search(w: F32, extreme: F32, share: F32) -> F32:
-    """The scale of least weighted squared error among the starts and what least squares makes of them."""
+    """The scale of least weighted squared error among the starts and what least squares makes of them; share: of the
+    error of each weight, [n or 1, k]."""
     best, least = np.zeros_like(extreme), np.full_like(extreme, np.inf)
     for start in _STARTS:
         scale = _round_bf16(to_f32(extreme / np.float32(start)))

@@ -90,16 +90,19 @@ def test_int4_is_never_worse_than_plain_rounding(
     n, k = 33, 2 * group + 9
     weight = draw(rng, kind, n, k).astype(np.float32)
     some = importance(rng, k) if weighted else None
-    share = np.ones(k) if some is None else some.astype(np.float64)
     numbers = read(backend.quantize_linear(weight, "int4", group, some).data, "int4", n, k, group)
-    got = (values(numbers, group) - weight) ** 2 * share
+    got = (values(numbers, group) - weight) ** 2
     for start in range(0, k, group):
         part = weight[:, start : start + group]
+        own = np.sqrt(
+            (part.astype(np.float64) ** 2).mean(axis=1, keepdims=True) + part.astype(np.float64) ** 2
+        )
+        share = own if some is None else some[None, start : start + group].astype(np.float64)
         extreme = np.take_along_axis(part, np.abs(part).argmax(axis=1)[:, None], axis=1)
         scale = as_float64(bf16(extreme / np.float32(-8)))
         rounded = np.rint(part / np.where(scale == 0, 1, scale)).clip(-8, 7) * scale
-        plain = ((rounded - part) ** 2 * share[start : start + group]).sum(axis=1)
-        ours = got[:, start : start + group].sum(axis=1)
+        plain = ((rounded - part) ** 2 * share).sum(axis=1)
+        ours = (got[:, start : start + group] * share).sum(axis=1)
         assert (ours <= plain * (1 + 1e-4)).all()
         if kind == "ordinary" and part.shape[1] == group:
             assert ours.sum() < 0.97 * plain.sum()
