@@ -101,6 +101,7 @@ class TestCuts:
             for _ in range(cut_at):
                 turnstile.let()
                 events.append(next_tokens(stream, events))
+            wait_for("a connection to lose", lambda: proxy.connections > 0)
             proxy.lose()
             turnstile.open()
             events += list(stream)
@@ -137,6 +138,7 @@ class TestCuts:
             for _ in range(cut_at):
                 turnstile.let()
                 events.append(next(stream))
+            wait_for("a connection to lose", lambda: proxy.connections > 0)
             proxy.lose()
             turnstile.open()
             events += list(stream)
@@ -149,7 +151,8 @@ class TestCuts:
 
     def test_many_times(self, model: TinyModel, tmp_path: Path) -> None:
         told: list[str] = []
-        asked = {**SAMPLED, "max_tokens": 600}
+        # A reader that lags gets many tokens at once: there must be enough for eight losses in any case.
+        asked = {**SAMPLED, "max_tokens": 3000}
         with behind_proxy(
             model, tmp_path, on_retry=lambda error, wait: told.append(type(error).__name__)
         ) as (client, proxy, turnstile, served):

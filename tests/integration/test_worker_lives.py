@@ -64,8 +64,8 @@ def test_one_more_joins_without_experts_and_leaves(tiny_mixtral: Path, tmp_path:
         assert launcher.directory.current().endpoints.keys() == {"w0", "w1", "w2"}
         joined = status(launcher, "w2")
         assert (joined.state, joined.experts, joined.incarnation) == (WorkerState.SERVING, 0, 3)
-        # It started at the lowest priority, and serves at the usual one.
-        assert threads_by_niceness(joined.pid) == {0}
+        # It started at a low priority, and serves at the usual one; the thread that loaded ends a little later.
+        eventually(lambda: threads_by_niceness(joined.pid) == {0}, 5.0, "no thread at a low priority")
         sockets = len(list(tmp_path.glob("*/*.sock")))
         launcher.remove("w2")
         assert not is_alive(joined.pid)
