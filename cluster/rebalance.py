@@ -7,6 +7,7 @@ as far as exchanges between two workers go. Pinned experts may stand in the way 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import pairwise
@@ -52,7 +53,7 @@ def rebalance(
     return tuple(tuple(tuple(names) for names in experts) for experts in plan)
 
 
-class _Ledger:
+class _Ledger(ABC):
     """Counts of something that lies on workers, by layer and in all, and how one of it goes from one worker to
     another. `fixed`: experts that stay."""
 
@@ -69,15 +70,15 @@ class _Ledger:
                 for name in self.counted(names):
                     self.put(layer, expert, name)
 
-    def counted(self, names: Sequence[str]) -> Sequence[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def counted(self, names: Sequence[str]) -> Sequence[str]: ...
 
+    @abstractmethod
     def goes(self, names: Sequence[str], target: str) -> bool:
         """Whether `target` can take it over from one of `names`."""
-        raise NotImplementedError
 
-    def shift(self, names: list[str], source: str, target: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def shift(self, names: list[str], source: str, target: str) -> None: ...
 
     def put(self, layer: int, expert: int, name: str, by: int = 1) -> None:
         self.counts[layer][name] += by

@@ -100,7 +100,7 @@ class RemoteExecutor:
         return failures
 
     def table(self, layer: int, membership: Membership) -> OwnerTable:
-        """See ExpertExecutor.table: the first holder in order, else the first alive, else the first."""
+        """See ExpertExecutor.table: colibri.router_service.routing.owners says whose expert is whose."""
         return self._fleet.routes(membership).table(layer)
 
     def run(
