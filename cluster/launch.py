@@ -11,7 +11,7 @@ from pathlib import Path
 
 from colibri.cluster.cpu_list import format_cpu_list
 from colibri.cluster.netns import NetworkPlace
-from colibri.cluster.pinning_plan import WorkerPin
+from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.errors import InvalidInput
 
 #: Milestones.
@@ -72,7 +72,7 @@ class WorkerStatus:
 
     name: str
     state: WorkerState
-    pin: WorkerPin
+    pin: WorkerPlace
     incarnation: int = 0
     pid: int = 0
     target: str = ""
@@ -91,7 +91,7 @@ def worker_command(
     name: str,
     incarnation: int,
     socket: Path,
-    pin: WorkerPin,
+    pin: WorkerPlace,
     *,
     yielding: bool = False,
 ) -> list[str]:

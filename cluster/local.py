@@ -11,7 +11,7 @@ from types import TracebackType
 from colibri.cluster.expert_calls import WorkerProgress
 from colibri.cluster.launch import LOADED, UP, LaunchOptions, WorkerState, WorkerStatus
 from colibri.cluster.membership import MembershipPublisher
-from colibri.cluster.pinning_plan import WorkerPin
+from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.cluster.run_folder import RunFolder
 from colibri.cluster.slot import SlotContext, WorkerSlot
 from colibri.deadline import Clock, Deadline
@@ -32,7 +32,7 @@ class LocalLauncher:
         self,
         options: LaunchOptions,
         placement: Placement,
-        pins: tuple[WorkerPin, ...],
+        pins: tuple[WorkerPlace, ...],
         *,
         progress: WorkerProgress = lambda worker, done, total, nbytes: None,
         milestone: Callable[[str], None] = lambda name: None,
@@ -88,12 +88,12 @@ class LocalLauncher:
             self.wait_up(name, bound)
         return self.directory
 
-    def add(self, name: str, pin: WorkerPin) -> None:
+    def add(self, name: str, pin: WorkerPlace) -> None:
         """One more worker; it joins the directory when it is ready. Raises InvalidInput for a name that is taken and
         after `close`."""
         self._add(name, pin, joins=True)
 
-    def _add(self, name: str, pin: WorkerPin, *, joins: bool) -> None:
+    def _add(self, name: str, pin: WorkerPlace, *, joins: bool) -> None:
         with self._lock:
             if self._closed or self._folder is None:
                 raise InvalidInput("launcher", "one that runs", "one that does not")
@@ -146,7 +146,7 @@ class LocalLauncher:
             return tuple(WorkerStatus(name, WorkerState.STOPPED, pin) for name, pin in self._first.items())
         return tuple(slot.status for slot in sorted(slots, key=lambda slot: (len(slot.name), slot.name)))
 
-    def pins(self) -> Mapping[str, WorkerPin]:
+    def pins(self) -> Mapping[str, WorkerPlace]:
         """Of the workers that there are."""
         return {status.name: status.pin for status in self.status()}
 

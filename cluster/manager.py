@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from colibri.cluster.commands import Command, Ticket
 from colibri.cluster.desired import Desired
-from colibri.cluster.pinning_plan import WorkerPin, choose_pins
+from colibri.cluster.pinning_plan import WorkerPlace, choose_pins
 from colibri.cluster.reconcile import ManagerOptions, Reconciler, Workforce
 from colibri.cluster.transaction import Step
 from colibri.deadline import Clock, Deadline
@@ -40,7 +40,7 @@ class PlacementManager:
         self,
         workforce: Workforce,
         desired: Desired,
-        pins: Callable[[int], Sequence[WorkerPin]],
+        pins: Callable[[int], Sequence[WorkerPlace]],
         options: ManagerOptions | None = None,
         *,
         log: Callable[[str], None] = lambda line: None,

@@ -17,7 +17,7 @@ from colibri.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerPin:
+class WorkerPlace:
     """`numa_node`: -1 where the kernel names none. `threads`: compute threads, at most len(cpus) unless asked
     for. `oversubscribed`: shares a CPU, or its CPU time, with another worker."""
 
@@ -32,7 +32,7 @@ class PinningPlan:
     """`coordinator_cpus`, `coordinator_threads`: of the process that starts the workers. It computes while
     they wait and the other way round, so it shares their CPUs."""
 
-    workers: tuple[WorkerPin, ...]
+    workers: tuple[WorkerPlace, ...]
     coordinator_cpus: tuple[int, ...]
     coordinator_threads: int
 
@@ -53,13 +53,13 @@ def plan_pinning(topology: Topology, workers: int, threads: int | None = None) -
         raise InvalidInput("threads", "1 .. 1024", threads)
     nodes = [node for node in topology.nodes if node.cpus]
     homes = _homes(nodes, workers)
-    pins: list[WorkerPin | None] = [None] * workers
+    pins: list[WorkerPlace | None] = [None] * workers
     for node in nodes:
         tenants = [worker for worker, home in enumerate(homes) if home == node.id]
         for worker, (cpus, shared) in zip(tenants, _split(node.cores, len(tenants)), strict=True):
             share = threads or max(1, len(cpus) * topology.cpu_budget // len(topology.cpus))
             starved = workers > topology.cpu_budget
-            pins[worker] = WorkerPin(node.id, cpus, share, shared or starved)
+            pins[worker] = WorkerPlace(node.id, cpus, share, shared or starved)
     planned = tuple(pin for pin in pins if pin is not None)
     cpus = tuple(sorted({cpu for pin in planned for cpu in pin.cpus})) or topology.cpus
     return PinningPlan(planned, cpus, threads or min(len(cpus), topology.cpu_budget))
@@ -92,8 +92,8 @@ def _split(cores: Sequence[tuple[int, ...]], workers: int) -> list[tuple[tuple[i
 
 
 def choose_pins(
-    planned: Sequence[WorkerPin], taken: Sequence[WorkerPin], count: int
-) -> tuple[WorkerPin, ...]:
+    planned: Sequence[WorkerPlace], taken: Sequence[WorkerPlace], count: int
+) -> tuple[WorkerPlace, ...]:
     """`count` of the `planned` places for workers that join others, whose own places stay: those that share the
     fewest CPUs with them, and the first of those. Workers that do share are oversubscribed."""
     used = Counter(cpu for pin in taken for cpu in pin.cpus)

@@ -18,7 +18,7 @@ from colibri.cluster.commands import Ticket
 from colibri.cluster.desired import Desired, in_order
 from colibri.cluster.holders import Holders, as_placement, copies, holders_of, lost_experts
 from colibri.cluster.membership import MembershipPublisher
-from colibri.cluster.pinning_plan import WorkerPin
+from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.cluster.retry import Retry
 from colibri.cluster.target import next_holders
 from colibri.cluster.transaction import Interrupted, PhaseBounds, Report, Step, answering, retire, run_change
@@ -39,13 +39,13 @@ class Workforce(Protocol):
     @property
     def publisher(self) -> MembershipPublisher: ...
 
-    def add(self, name: str, pin: WorkerPin) -> None: ...
+    def add(self, name: str, pin: WorkerPlace) -> None: ...
 
     def is_up(self, name: str) -> bool: ...
 
     def remove(self, name: str) -> None: ...
 
-    def pins(self) -> Mapping[str, WorkerPin]: ...
+    def pins(self) -> Mapping[str, WorkerPlace]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from colibri.cluster.expert_calls import STATUS_TIMEOUT_S, WorkerProgress, ask_s
 from colibri.cluster.holders import ExpertId, held_by, holders_of, lost_experts
 from colibri.cluster.launch import LOADED, UP, LaunchOptions, WorkerState, WorkerStatus, worker_command
 from colibri.cluster.membership import MembershipPublisher
-from colibri.cluster.pinning_plan import WorkerPin
+from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.deadline import Clock, Deadline
 from colibri.errors import ColibriError, DeadlineExpired, WorkerLost
 from colibri.placement import WorkerEndpoint
@@ -43,7 +43,7 @@ class WorkerSlot:
     with (PR_SET_PDEATHSIG). joins: the deployment serves already. `up`: set once it has served, or failed to with
     `failure`."""
 
-    def __init__(self, name: str, pin: WorkerPin, context: SlotContext, *, joins: bool) -> None:
+    def __init__(self, name: str, pin: WorkerPlace, context: SlotContext, *, joins: bool) -> None:
         self.name = name
         self.up = threading.Event()
         self.failure: ColibriError | None = None

@@ -7,10 +7,10 @@ import pytest
 
 from colibri.cluster.launch import LaunchOptions, worker_command
 from colibri.cluster.netns import NetworkPlace, check_network_place, parse_network_place
-from colibri.cluster.pinning_plan import WorkerPin
+from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.errors import ConfigError, InvalidInput
 
-PIN = WorkerPin(0, (0,), 1, False)
+PIN = WorkerPlace(0, (0,), 1, False)
 
 
 def test_what_is_read_is_where_it_runs() -> None:
