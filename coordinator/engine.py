@@ -9,16 +9,18 @@ reader (handle).
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from colibri.coordinator.answer_text import AnswerText
 from colibri.coordinator.decoder import DecoderStack, StepOutput
 from colibri.coordinator.handle import RequestHandle
 from colibri.coordinator.kv_cache import KvCache, KvShape
 from colibri.coordinator.moe_layer import MoeLayer
+from colibri.coordinator.prefill_pace import PrefillPace
 from colibri.coordinator.request import GenerationRequest
 from colibri.coordinator.roster import ActiveRequest, Roster
 from colibri.coordinator.scheduler import StepBudget
@@ -51,14 +53,15 @@ _SCORED_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """max_batch_rows: rows of a step; prefill_chunk: those of prefill among them; kv_page: positions of a
-    cache page (8, 16, 32, 64); kv_tokens: positions the cache holds over all requests; max_running: choices
-    (answers) computed at once; max_queued: requests that may wait beyond them. None of them changes a bit
-    of any answer.
+    """max_batch_rows: rows of a step; prefill_chunk: those of prefill among them; prefill_s: seconds that prefill
+    may add to a step beside running answers, about (0: any); kv_page: positions of a cache page (8, 16, 32,
+    64); kv_tokens: positions the cache holds over all requests; max_running: choices (answers) computed at
+    once; max_queued: requests that may wait beyond them. None of them changes a bit of any answer.
     """
 
     max_batch_rows: int = 256
     prefill_chunk: int = 128
+    prefill_s: float = 0.05
     kv_page: int = 16
     kv_tokens: int = 16384
     max_running: int = 16
@@ -69,6 +72,8 @@ class EngineOptions:
             raise ConfigError("max_running", f"1 to max_batch_rows ({self.max_batch_rows})", self.max_running)
         if self.max_queued < 0:
             raise ConfigError("max_queued", "at least 0", self.max_queued)
+        if not 0.0 <= self.prefill_s < math.inf:
+            raise ConfigError("prefill_s", "seconds, at least 0", self.prefill_s)
         StepBudget(self.max_batch_rows, self.prefill_chunk)
 
 
@@ -97,6 +102,7 @@ class Engine:
         self._clock = clock
         self.cache = KvCache(shape, stack.mode)
         self._budget = StepBudget(options.max_batch_rows, options.prefill_chunk)
+        self._pace = PrefillPace(options.prefill_s)
         self._changed = threading.Condition()
         self._roster = Roster(self.cache, options.max_running)
         self._submitted = 0
@@ -271,12 +277,16 @@ class Engine:
         begun = time.perf_counter()
         stats, times = self._stats, self._stats.times
         before = times.total
-        self._in_step = self._roster.running
-        step = compose_step(self._roster.running, self._budget)
+        self._in_step = running = self._roster.running
+        budget = self._budget
+        if any(sequence.decoding for sequence in running):
+            budget = replace(budget, prefill_rows=self._pace.rows(budget.prefill_rows))
+        step = compose_step(running, budget)
         self._in_step = step.sequences
         output = self._stack.forward(step.batch, self.cache, self._moe, times)
         for index, error in output.failed.items():
             self._fail_request_of(step.sequences[index], _of_model(error))
+        rows_before = stats.decode_rows, stats.prefill_rows
         for sequence, rows in zip(step.sequences, step.rows, strict=True):
             stats.decode_rows += rows if sequence.decoding else 0
             stats.prefill_rows += 0 if sequence.decoding else rows
@@ -293,6 +303,9 @@ class Engine:
         now = time.perf_counter()
         times.sample += now - sampling
         times.other += now - begun - (times.total - before)
+        self._pace.measured(
+            stats.decode_rows - rows_before[0], stats.prefill_rows - rows_before[1], now - begun
+        )
         stats.steps += 1
 
     def _choose(self, sequence: Sequence, logits: F32) -> None:

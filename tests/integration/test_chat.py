@@ -151,12 +151,14 @@ def test_ctrl_c_ends_generate_and_its_answer(served: Serving) -> None:
 def test_ctrl_c_without_an_answer_warns_first(served: Serving) -> None:
     with colibri_on_terminal("chat", f"--target={served.target}", *SHORT) as terminal:
         terminal.wait_for("> ")
+        terminal.wait_idle()
         terminal.type(CTRL_C)
         terminal.wait_for("(Ctrl-C again, or Ctrl-D, leaves)")
         terminal.wait_for("> ")
         terminal.type("w1\n")
         terminal.wait_for(" [longest answer]\n")
         terminal.wait_for("> ")
+        terminal.wait_idle()
         terminal.type(CTRL_C)
         terminal.wait_for("(Ctrl-C again, or Ctrl-D, leaves)")
         terminal.wait_for("> ")

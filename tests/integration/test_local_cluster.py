@@ -188,6 +188,8 @@ def test_threads_and_files_do_not_grow_with_restarts(tiny_mixtral: Path, tmp_pat
             assert after.endpoints["w0"].incarnation > before.endpoints["w0"].incarnation
             assert len(list(tmp_path.glob("*/*.sock"))) == 1
             counts.append((threading.active_count(), len(os.listdir("/proc/self/fd"))))
-        assert counts[0][0] >= counts[2][0]
-        assert counts[0][1] >= counts[2][1]
+        # A connection that is being made or closed has threads and files for a moment.
+        threads, files = counts[0]
+        eventually(lambda: threading.active_count() <= threads, 10.0, f"{threads} threads or fewer")
+        eventually(lambda: len(os.listdir("/proc/self/fd")) <= files, 10.0, f"{files} files or fewer")
         assert launch.launcher.status()[0].deaths == 3

@@ -12,6 +12,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 
@@ -34,6 +35,20 @@ class Terminal:
                 raise AssertionError(f"{text!r} did not come; {self.text[self._seen :]!r} did")
         found, self._seen = self.text[self._seen : at], at + len(text)
         return found
+
+    def wait_idle(self, timeout_s: float = 60.0) -> None:
+        """Until the process sleeps and has for a moment: Ctrl-C typed between a prompt and the wait behind it is seen
+        only with the next key (readline's select, in CPython)."""
+        until = time.monotonic() + timeout_s
+        before, idle = -1, 0
+        while idle < 3:
+            if time.monotonic() > until:
+                raise AssertionError("the process does not come to rest")
+            time.sleep(0.02)
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+            used = int(fields[11]) + int(fields[12])
+            idle = idle + 1 if fields[0] == "S" and used == before else 0
+            before = used
 
     def end(self, timeout_s: float = 60.0) -> int:
         """The exit code; all output is read first, since a full terminal would hold the process."""

@@ -78,6 +78,13 @@ def add_deployment(parser: argparse.ArgumentParser, workers: int) -> None:
         metavar="N",
         help="rows of prefill in a step",
     )
+    parser.add_argument(
+        "--prefill-ms",
+        type=number(0, 60_000),
+        default=50.0,
+        metavar="MS",
+        help="milliseconds that prefill may add to a step beside running answers, about; 0: any",
+    )
 
 
 def add_link(parser: argparse.ArgumentParser) -> None:
@@ -116,6 +123,7 @@ def deployment_options(args: argparse.Namespace, model: Path) -> DeploymentOptio
         kv_page=args.kv_page,
         kv_tokens=args.kv_tokens,
         prefill_chunk=args.prefill_chunk,
+        prefill_s=args.prefill_ms / 1e3,
         **limits,
     )
     return DeploymentOptions(
