@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import grpc
 
-from colibri.cluster.child import WorkerProcess
+from colibri.cluster.life import WorkerLife
 from colibri.deadline import Clock
 from colibri.rpc.status import from_rpc_error
 from colibri.transport.options import channel_options
@@ -17,7 +17,7 @@ _AGAIN_S = 0.1
 
 
 def watch_answers(
-    process: WorkerProcess,
+    process: WorkerLife,
     target: str,
     poll_s: float,
     hung_after_s: float,
@@ -44,7 +44,7 @@ def watch_answers(
             else:
                 silent_s, pause_s = 0.0, poll_s
                 on_status(reply)
-            if silent_s >= hung_after_s and process.returncode is None:
+            if silent_s >= hung_after_s and not process.ended:
                 process.kill()
                 process.wait_exit(poll_s)
                 return f"gave no status for {silent_s:.0f} s and was killed ({last_error})"

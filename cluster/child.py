@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.deadline import Clock
 from colibri.errors import DeadlineExpired, WorkerLost
 
@@ -21,6 +22,8 @@ from colibri.errors import DeadlineExpired, WorkerLost
 _TAIL_LINES = 12
 _MAX_LINE = 8192
 _KILL_WAIT_S = 10.0
+#: Of a worker that is not pinned.
+ANYWHERE = WorkerPlace(numa_node=-1, cpus=(), threads=1, oversubscribed=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +65,12 @@ class WorkerProcess:
         *,
         log: Callable[[str], None],
         on_exit: Callable[[WorkerProcess], None],
+        place: WorkerPlace = ANYWHERE,
         env: Mapping[str, str] | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         self.name = name
+        self.place = place
         self.incarnation = incarnation
         self._log = log
         self._on_exit = on_exit
@@ -103,6 +108,10 @@ class WorkerProcess:
     def returncode(self) -> int | None:
         """Exit status as in subprocess (negative: the signal that ended it); None while it runs."""
         return self._returncode
+
+    @property
+    def ended(self) -> bool:
+        return self._returncode is not None
 
     def wait_ready(self, timeout_s: float) -> Ready:
         """Its ready line. Raises WorkerLost (it ended first) or DeadlineExpired, both naming the worker."""

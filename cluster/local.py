@@ -1,187 +1,88 @@
-"""LocalLauncher: expert workers as subprocesses of this machine, any number, more and fewer while it runs."""
+"""LocalLauncher: expert workers as subprocesses of this machine."""
 
 from __future__ import annotations
 
-import itertools
-import threading
 import time
-from collections.abc import Callable, Mapping
-from types import TracebackType
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from colibri.cluster.child import WorkerProcess
 from colibri.cluster.expert_calls import WorkerProgress
-from colibri.cluster.launch import LOADED, UP, LaunchOptions, WorkerState, WorkerStatus
-from colibri.cluster.membership import MembershipPublisher
+from colibri.cluster.launch import LaunchOptions, worker_command
+from colibri.cluster.launcher import Launcher
+from colibri.cluster.life import WorkerLife
 from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.cluster.run_folder import RunFolder
-from colibri.cluster.slot import SlotContext, WorkerSlot
-from colibri.deadline import Clock, Deadline
-from colibri.errors import InvalidInput, WorkerLost
-from colibri.placement import Directory, Placement
+from colibri.deadline import Clock
+from colibri.errors import InvalidInput
+from colibri.placement import Placement
 
 
-class LocalLauncher:
-    """Starts one process per name in `placement.workers`, pinned as `pins` says, and keeps each running.
-
-    `directory` follows them: a worker appears when it holds the experts that the placement gives it, and is gone
-    milliseconds after its death. `milestone` hears UP when all workers have started, LOADED when all of them hold
-    their experts; `log` gets one line per event and per line that a worker writes. They and `progress` are called
-    from several threads. Incarnations are never given twice.
-    """
+class LocalLauncher(Launcher):
+    """Each worker runs where its pin says; a socket folder of this launcher's own is gone when it closes."""
 
     def __init__(
         self,
         options: LaunchOptions,
         placement: Placement,
-        pins: tuple[WorkerPlace, ...],
+        pins: Sequence[WorkerPlace],
         *,
         progress: WorkerProgress = lambda worker, done, total, nbytes: None,
         milestone: Callable[[str], None] = lambda name: None,
         log: Callable[[str], None] = lambda line: None,
         clock: Clock = time.monotonic,
     ) -> None:
-        if len(pins) != len(placement.workers):
-            raise InvalidInput("pins", f"{len(placement.workers)}, one per worker", len(pins))
-        self.publisher = MembershipPublisher(placement)
+        source = Subprocesses(options, log)
+        super().__init__(
+            options, placement, pins, source, progress=progress, milestone=milestone, log=log, clock=clock
+        )
+
+
+class Subprocesses:
+    """LifeSource of this machine. A worker dies with the thread that began its life (PR_SET_PDEATHSIG)."""
+
+    wait_s = 0.0
+
+    def __init__(self, options: LaunchOptions, log: Callable[[str], None]) -> None:
         self._options = options
-        self._first = dict(zip(placement.workers, pins, strict=True))
-        self._progress = progress
-        self._milestone = milestone
         self._log = log
-        self._clock = clock
-        self._incarnations = itertools.count(1)
-        self._lock = threading.Lock()
-        self._reached: dict[str, set[str]] = {UP: set(), LOADED: set()}
-        self._slots: dict[str, WorkerSlot] = {}
-        self._closed = False
         self._folder: RunFolder | None = None
 
-    @property
-    def directory(self) -> Directory:
-        return self.publisher.directory
-
-    def start(self) -> Directory:
-        """Returns when every worker serves its experts.
-
-        Raises WorkerLost, DeadlineExpired or what loading failed with, after ending what had started.
-        """
-        try:
-            self.spawn()
-            return self.wait_serving()
-        except BaseException:
-            self.close()
-            raise
-
-    def spawn(self) -> None:
-        """The first half of `start`: the workers are under way, and the caller may do other work
-        meanwhile."""
-        if self._folder is not None or self._closed:
-            raise InvalidInput("launcher", "one that was never started", "one that was")
+    def open(self, names: tuple[str, ...]) -> None:
         self._folder = RunFolder(self._options.run_folder_parent)
-        for name, pin in self._first.items():
-            self._add(name, pin, joins=False)
 
-    def wait_serving(self) -> Directory:
-        """The second half: returns when every worker has loaded its experts, raises as `start` but ends
-        nothing."""
-        bound = Deadline.after(self._options.ready_timeout_s + self._options.load_timeout_s, self._clock)
-        for name in self._first:
-            self.wait_up(name, bound)
-        return self.directory
+    def begin(
+        self,
+        name: str,
+        incarnation: int,
+        place: WorkerPlace,
+        *,
+        yielding: bool,
+        on_exit: Callable[[WorkerLife], None],
+    ) -> WorkerLife:
+        argv = worker_command(
+            self._options, name, incarnation, self._socket(name, incarnation), place, yielding=yielding
+        )
+        return WorkerProcess(
+            name, incarnation, argv, log=self._log, on_exit=on_exit, env=self._options.env, place=place
+        )
 
-    def add(self, name: str, pin: WorkerPlace) -> None:
-        """One more worker; it joins the directory when it is ready. Raises InvalidInput for a name that is taken and
-        after `close`."""
-        self._add(name, pin, joins=True)
+    def clear(self, name: str, incarnation: int) -> None:
+        """A killed worker could not remove its socket."""
+        if self._folder is not None:
+            self._socket(name, incarnation).unlink(missing_ok=True)
 
-    def _add(self, name: str, pin: WorkerPlace, *, joins: bool) -> None:
-        with self._lock:
-            if self._closed or self._folder is None:
-                raise InvalidInput("launcher", "one that runs", "one that does not")
-            if name in self._slots:
-                raise InvalidInput("worker", "a name that is free", name)
-            context = SlotContext(
-                self._options,
-                self.publisher,
-                self._incarnations,
-                self._folder.path,
-                lambda worker, done, total, nbytes: self._progress(worker, done, total, nbytes),
-                self._reach,
-                self._log,
-                self._clock,
-            )
-            self._slots[name] = WorkerSlot(name, pin, context, joins=joins)
-
-    def wait_up(self, name: str, deadline: Deadline) -> None:
-        """Returns once that worker has served. Raises what its first start failed with, or WorkerLost."""
-        with self._lock:
-            slot = self._slots.get(name)
-        if slot is None or not slot.up.wait(deadline.remaining(self._clock)):
-            raise WorkerLost(f"worker {name} was not up in time", peer=name)
-        if slot.failure is not None:
-            raise slot.failure
-
-    def is_up(self, name: str) -> bool:
-        """Whether that worker has served. Raises what its first start failed with: no other follows, and it is to be
-        removed."""
-        with self._lock:
-            slot = self._slots.get(name)
-        if slot is not None and slot.failure is not None:
-            raise slot.failure
-        return slot is not None and slot.up.is_set()
-
-    def remove(self, name: str) -> None:
-        """Ends a worker and forgets its name; returns when nothing is left of it. An unknown one is fine."""
-        with self._lock:
-            slot = self._slots.get(name)
-        if slot is not None:
-            slot.leave()
-            with self._lock:
-                self._slots.pop(name, None)
-
-    def status(self) -> tuple[WorkerStatus, ...]:
-        """Of each worker, in the order of their names."""
-        with self._lock:
-            slots = list(self._slots.values())
-        if not slots:
-            return tuple(WorkerStatus(name, WorkerState.STOPPED, pin) for name, pin in self._first.items())
-        return tuple(slot.status for slot in sorted(slots, key=lambda slot: (len(slot.name), slot.name)))
-
-    def pins(self) -> Mapping[str, WorkerPlace]:
-        """Of the workers that there are."""
-        return {status.name: status.pin for status in self.status()}
+    def forget(self, name: str) -> None:
+        pass
 
     def close(self) -> None:
-        """Ends every worker and removes sockets and folder. Returns when nothing is left; may be called
-        twice."""
-        with self._lock:
-            self._closed = True
-            slots = list(self._slots.values())
-        for slot in slots:
-            slot.terminate()  # all at once, so that the graces run side by side
-        for slot in slots:
-            slot.stop()
         if self._folder is not None:
             self._folder.close()
 
     def abandon(self) -> None:
-        """For a signal handler, right before this process ends: takes no lock. The workers die with their
-        parent."""
-        if self._folder is not None:
-            self._folder.close()
-
-    def __enter__(self) -> LocalLauncher:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
         self.close()
 
-    def _reach(self, milestone: str, name: str) -> None:
-        with self._lock:
-            reached = self._reached[milestone]
-            before = reached >= self._first.keys()
-            reached.add(name)
-            last = not before and reached >= self._first.keys()
-        if last:
-            self._milestone(milestone)
+    def _socket(self, name: str, incarnation: int) -> Path:
+        if self._folder is None:
+            raise InvalidInput("launcher", "one that was started", "one that was not")
+        return self._folder.path / f"{name}.{incarnation}.sock"

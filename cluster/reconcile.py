@@ -34,7 +34,7 @@ _RESCUERS_ANSWER_S = 0.5
 
 
 class Workforce(Protocol):
-    """Who starts and ends workers (colibri.cluster.local.LocalLauncher)."""
+    """Who starts and ends workers (colibri.cluster.launcher.Launcher)."""
 
     @property
     def publisher(self) -> MembershipPublisher: ...

@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from colibri.cluster.answering import watch_answers
-from colibri.cluster.child import WorkerProcess
 from colibri.cluster.cpu_list import format_cpu_list
 from colibri.cluster.expert_calls import STATUS_TIMEOUT_S, WorkerProgress, ask_status, load_experts
 from colibri.cluster.holders import ExpertId, held_by, holders_of, lost_experts
-from colibri.cluster.launch import LOADED, UP, LaunchOptions, WorkerState, WorkerStatus, worker_command
+from colibri.cluster.launch import LOADED, UP, LaunchOptions, WorkerState, WorkerStatus
+from colibri.cluster.life import LifeSource, WorkerLife
 from colibri.cluster.membership import MembershipPublisher
 from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.deadline import Clock, Deadline
@@ -31,7 +30,7 @@ class SlotContext:
     options: LaunchOptions
     publisher: MembershipPublisher
     incarnations: Iterator[int]
-    folder: Path
+    source: LifeSource
     progress: WorkerProgress
     reached: Callable[[str, str], None]
     log: Callable[[str], None]
@@ -53,7 +52,7 @@ class WorkerSlot:
         self._hurry = False
         self._status = WorkerStatus(name, WorkerState.STARTING, pin)
         self._lock = threading.Lock()
-        self._process: WorkerProcess | None = None
+        self._process: WorkerLife | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._keep_running, name=f"colibri-keep-{name}", daemon=True)
         self._thread.start()
@@ -89,6 +88,7 @@ class WorkerSlot:
         if process is not None:
             process.stop(grace_s)
         self._thread.join(grace_s + 15.0)
+        self._context.source.forget(self.name)
 
     def _keep_running(self) -> None:
         try:
@@ -141,36 +141,24 @@ class WorkerSlot:
             self._closing.wait(backoff)
             backoff = min(2 * backoff, options.backoff_max_s)
 
-    def _spawn(self) -> WorkerProcess | None:
+    def _spawn(self) -> WorkerLife | None:
         """None once the slot closes: decided under the lock, so that `terminate` sees every process there is."""
         incarnation = next(self._context.incarnations)
-        argv = worker_command(
-            self._context.options,
-            self.name,
-            incarnation,
-            self._socket(incarnation),
-            self._status.pin,
-            yielding=self._may_yield(),
-        )
+        yielding = self._may_yield()
         with self._lock:
             if self._closing.is_set():
                 return None
-            self._process = WorkerProcess(
-                self.name,
-                incarnation,
-                argv,
-                log=self._context.log,
-                on_exit=self._ended,
-                env=self._context.options.env,
+            self._process = self._context.source.begin(
+                self.name, incarnation, self._status.pin, yielding=yielding, on_exit=self._ended
             )
         self._note(state=WorkerState.STARTING, incarnation=incarnation, pid=self._process.pid, target="")
         return self._process
 
-    def _bring_up(self, process: WorkerProcess) -> str:
+    def _bring_up(self, process: WorkerLife) -> str:
         """Returns its address when it is in the directory."""
         options, publisher = self._context.options, self._context.publisher
         ready = process.wait_ready(options.ready_timeout_s * (_YIELDING_TAKES if self._may_yield() else 1))
-        self._note(state=WorkerState.LOADING, target=ready.target)
+        self._note(state=WorkerState.LOADING, pid=ready.pid, target=ready.target, pin=process.place)
         self._context.reached(UP, self.name)
         endpoint = WorkerEndpoint(self.name, process.incarnation, ready.target)
         peer = f"worker {self.name}"
@@ -186,7 +174,7 @@ class WorkerSlot:
         if allowed != pin.cpus:
             asked, got = format_cpu_list(pin.cpus), format_cpu_list(allowed)
             self._context.log(f"{peer}: asked for CPUs {asked}, the kernel gave {got}")
-        if process.returncode is not None:  # it died before there was an endpoint to remove
+        if process.ended:  # it died before there was an endpoint to remove
             publisher.remove(self.name, process.incarnation)
         self._note(state=WorkerState.SERVING, served_since=self._context.clock())
         self._context.reached(LOADED, self.name)
@@ -229,7 +217,7 @@ class WorkerSlot:
             weight_bytes=reply.weight_bytes,
         )
 
-    def _ended(self, process: WorkerProcess) -> None:
+    def _ended(self, process: WorkerLife) -> None:
         self._context.publisher.remove(process.name, process.incarnation)
 
     def _end(self) -> None:
@@ -240,10 +228,7 @@ class WorkerSlot:
         self._context.publisher.remove(self.name, process.incarnation)
         with self._lock:
             self._process = None
-        self._socket(process.incarnation).unlink(missing_ok=True)  # a killed worker could not
-
-    def _socket(self, incarnation: int) -> Path:
-        return self._context.folder / f"{self.name}.{incarnation}.sock"
+        self._context.source.clear(self.name, process.incarnation)
 
     def _note(self, **changes: object) -> None:
         with self._lock:

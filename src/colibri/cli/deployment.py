@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from colibri.cli.sizes import size
 from colibri.cluster.cluster_status import StatusSources
 from colibri.cluster.cpu_list import format_cpu_list
-from colibri.cluster.local import LocalLauncher
+from colibri.cluster.launcher import Launcher
 from colibri.cluster.manager import PlacementManager
 from colibri.cluster.operator_service import OperatorServicer
 from colibri.coordinator.decoder_weights import DecoderWeights
@@ -38,7 +38,7 @@ class Deployment:
     executor: ExpertExecutor
     router: MoeRouter
     engine: Engine
-    launcher: LocalLauncher | None
+    launcher: Launcher | None
     manager: PlacementManager | None
     undo: contextlib.ExitStack
 
