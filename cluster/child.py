@@ -152,6 +152,11 @@ class WorkerProcess:
         end = f"worker {self.name} (pid {self.pid}) {describe_end(self._returncode)} {when}"
         return WorkerLost(end + self._last_words(), peer=self.name)
 
+    @property
+    def said(self) -> str:
+        """The last lines of its stderr, as one."""
+        return " | ".join(self._tail)
+
     def _signal(self, number: signal.Signals) -> None:
         with self._changed:
             if self._returncode is None:
@@ -161,7 +166,7 @@ class WorkerProcess:
                     return  # it has just ended; the watcher will say so
 
     def _last_words(self) -> str:
-        return "; it said: " + " | ".join(self._tail) if self._tail else ""
+        return f"; it said: {self.said}" if self._tail else ""
 
     def _watch(self) -> None:
         stdout, stderr = self._process.stdout, self._process.stderr

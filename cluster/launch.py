@@ -94,12 +94,14 @@ def worker_command(
     pin: WorkerPlace,
     *,
     yielding: bool = False,
+    listen: str | None = None,
 ) -> list[str]:
     """Command line of `colibri expert` for one life of a worker that is to die with this process.
 
-    socket: where it listens, if it does so on a unix socket. yielding: it starts at a low CPU priority."""
+    socket: where it listens, if it does so on a unix socket. yielding: it starts at a low CPU priority. listen: where
+    it does so on a network of several hosts."""
     place = options.networks.get(name)
-    listen = f"unix:{socket}" if options.transport == "unix" else "127.0.0.1:0"
+    listen = listen or (f"unix:{socket}" if options.transport == "unix" else "127.0.0.1:0")
     argv = [
         sys.executable,
         "-P",  # a file of the user's in the working directory must not stand in for a module
