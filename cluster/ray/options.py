@@ -1,0 +1,34 @@
+"""What a Ray launcher is asked for."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from colibri.errors import InvalidInput
+
+#: Custom resource of a Ray node: how many workers it takes, one per (NUMA node, GPU).
+RESOURCE = "colibri_worker"
+
+
+class Spread(enum.Enum):
+    """HOSTS: each worker of the start on a host of its own; ANY: on as many hosts as have room, several on one."""
+
+    HOSTS = "hosts"
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class RayOptions:
+    """address: as in ray.init ('auto': the cluster that this host belongs to). place_s: seconds until a shortage of
+    places is reported. hosts: that the workers of the start must at least be spread over. gpus: of each worker."""
+
+    address: str = "auto"
+    spread: Spread = Spread.HOSTS
+    hosts: int = 1
+    gpus: int = 0
+    place_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.place_s <= 86400:
+            raise InvalidInput("place_s", "above 0, up to 86400", self.place_s)

@@ -1,0 +1,85 @@
+"""The connection to Ray of this process, and what Ray tells of hosts."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from colibri.cluster.ray.options import RESOURCE
+from colibri.errors import ColibriError, ConfigError
+
+NAMESPACE = "colibri"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """name: as the host calls itself; address: where the others reach it."""
+
+    name: str
+    address: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.address})"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A living node of Ray. seats: workers that it takes; gpus: that it has."""
+
+    id: str
+    host: Host
+    seats: int
+    gpus: int
+
+
+def api() -> Any:
+    """The module ray, imported when it is first used. Raises ConfigError without it."""
+    try:
+        return import_module("ray")
+    except ImportError as error:
+        raise ConfigError("launcher", "the extra `ray` (pip install 'colibri-moe[ray]')", error) from error
+
+
+def connect(address: str) -> Callable[[], None]:
+    """Joins a running cluster; returns what leaves it again. Raises ConfigError without Ray, ColibriError where none
+    runs."""
+    ray = api()
+    if ray.is_initialized():
+        return lambda: None
+    try:
+        ray.init(
+            address=address,
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ColibriError(f"Ray at {address!r}: {error}", peer="ray") from error
+    leave: Callable[[], None] = ray.shutdown
+    return leave
+
+
+def living_nodes() -> list[NodeView]:
+    ray = api()
+    return [_view(node) for node in ray.nodes() if node["Alive"]]
+
+
+def this_host() -> tuple[Host, int]:
+    """Of the actor or driver that asks: its host, and how many workers that takes, at least 1."""
+    ray = api()
+    node_id = ray.get_runtime_context().get_node_id()
+    for node in living_nodes():
+        if node.id == node_id:
+            return node.host, max(1, node.seats)
+    return Host(os.uname().nodename, ray.util.get_node_ip_address()), 1
+
+
+def _view(node: dict[str, Any]) -> NodeView:
+    resources = node.get("Resources", {})
+    host = Host(str(node["NodeManagerHostname"]), str(node["NodeManagerAddress"]))
+    return NodeView(str(node["NodeID"]), host, int(resources.get(RESOURCE, 0)), int(resources.get("GPU", 0)))
