@@ -91,7 +91,9 @@ class LocalExecutor:
             tables = self._tables = (placement, {})
         table = tables[1].get(layer)
         if table is None:
-            table = tables[1][layer] = OwnerTable.of(placement.owner(layer), len(placement.workers))
+            table = tables[1][layer] = OwnerTable.of_division(
+                placement.division(layer), len(placement.workers)
+            )
         return table
 
     def run(

@@ -23,7 +23,8 @@ def plan_large(gate: GateResult, table: OwnerTable) -> LayerPlan:
     whole = len(live) == rows
     experts = gate.experts if whole else gate.experts[live]
     weights = gate.weights if whole else gate.weights[live]
-    worker = table.owner[experts]
+    line = (live % table.turns)[:, np.newaxis] if table.turns > 1 else 0
+    worker = table.owner[line, experts]
 
     # Units by (row, first slot). An entry starts one unless it is a later slot of its row's folded prefix.
     joins = worker == worker[:, :1]
@@ -51,7 +52,7 @@ def plan_large(gate: GateResult, table: OwnerTable) -> LayerPlan:
     local_row[by_worker] = row_number - 1 - _starts(row_ends)[sent_worker]
 
     # Entries by (worker, expert, row).
-    position = table.position[experts].ravel()
+    position = table.position[line, experts].ravel()
     order = np.argsort(position, kind="stable")
     position = position[order]
     unit_of_entry = unit_of_entry[order]

@@ -39,7 +39,7 @@ class Work:
 
 def plan_small(gate: GateResult, table: OwnerTable) -> LayerPlan:
     """Same result as plan_large, whatever the size. Raises IndexError when an expert is out of range."""
-    owners = table.owners
+    owners, divided, turns = table.owners, table.divided, table.turns
     ok: list[bool] = gate.ok.tolist()
     weights: list[list[float]] = gate.weights.tolist()
     work: dict[int, Work] = {}
@@ -48,8 +48,12 @@ def plan_small(gate: GateResult, table: OwnerTable) -> LayerPlan:
     for row, ids in enumerate(gate.experts.tolist()):
         if ok[row]:
             prefix = owners[ids[0]]
+            if prefix < 0:
+                prefix = divided[ids[0]][row % turns]
             for slot, expert in enumerate(ids):
                 worker = owners[expert]
+                if worker < 0:
+                    worker = divided[expert][row % turns]
                 mine = work.get(worker)
                 if mine is None:
                     mine = work[worker] = Work()

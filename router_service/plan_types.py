@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from colibri.errors import InvalidInput
 from colibri.kernels.api import U32, UnitBatch
+from colibri.sharing import PARTS, Division
 
 #: In place of a worker: none that could answer is alive.
 NOBODY = -1
@@ -45,30 +47,68 @@ class LayerPlan:
     row_offsets: U32
 
 
+#: Rows of a batch in turn are given to parts 0, 128, 64, 192, .. of their experts: any first few of them are spread as
+#: evenly as so few can be, and so are all (van der Corput's order, https://en.wikipedia.org/wiki/Van_der_Corput_sequence).
+_ORDER = np.array([int(f"{row:08b}"[::-1], 2) for row in range(PARTS)])
+
+
 @dataclass(frozen=True, slots=True)
 class OwnerTable:
     """What planning needs of one layer's placement, computed once per placement.
 
-    owner intp [experts]: worker of each expert; position u16 or u32 [experts]: rank of the expert in the
-    order (worker, expert); expert_at u32 [experts]: its inverse; owners: `owner` as Python ints.
+    turns: 1, or PARTS where an expert is divided: row r of a batch goes by line r % turns. owner intp [turns, experts]:
+    worker of each expert; position u16 or u32 [turns, experts]: rank of (worker, expert) among those that occur;
+    expert_at u32 [ranks]: its expert; owners: the first line as Python ints, NOBODY for a divided expert, whose workers
+    by line are in `divided`.
     """
 
     workers: int
+    turns: int
     owner: NDArray[np.intp]
     position: NDArray[np.uint16 | np.uint32]
     expert_at: U32
     owners: tuple[int, ...]
+    divided: Mapping[int, tuple[int, ...]]
 
     @staticmethod
     def of(owner: U32, workers: int) -> OwnerTable:
-        """owner u32 [experts], each below `workers`. Raises InvalidInput."""
+        """owner u32 [experts], each below `workers`: nothing is divided. Raises InvalidInput."""
         if owner.ndim != 1 or owner.dtype.kind not in "ui":
             raise InvalidInput("owner", "integers [experts]", f"{owner.dtype} {list(owner.shape)}")
         if len(owner) and (int(owner.min()) < 0 or int(owner.max()) >= workers):
             raise InvalidInput("owner", f"workers below {workers}", f"{owner.min()}..{owner.max()}")
-        order = np.argsort(owner, kind="stable")
-        dtype: type[np.uint16 | np.uint32] = np.uint16 if len(owner) <= 1 << 16 else np.uint32
-        position = np.empty(len(owner), dtype=dtype)
-        position[order] = np.arange(len(owner), dtype=dtype)
-        owners = tuple(owner.tolist())
-        return OwnerTable(workers, owner.astype(np.intp), position, order.astype(np.uint32), owners)
+        return OwnerTable._of_lines(owner.astype(np.intp)[np.newaxis], {}, workers)
+
+    @staticmethod
+    def of_division(division: Division, workers: int) -> OwnerTable:
+        """Of each expert the workers that answer for it, with their parts (colibri.sharing)."""
+        first = np.array([names[0][0] for names in division], np.intp)
+        divided = {}
+        for expert, names in enumerate(division):
+            if len(names) > 1:
+                line = np.repeat([worker for worker, _ in names], [parts for _, parts in names])
+                divided[expert] = tuple(line[_ORDER].tolist())
+        lines = np.repeat(first[np.newaxis], PARTS if divided else 1, axis=0)
+        for expert, column in divided.items():
+            lines[:, expert] = column
+        return OwnerTable._of_lines(lines, divided, workers)
+
+    @staticmethod
+    def _of_lines(
+        lines: NDArray[np.intp], divided: Mapping[int, tuple[int, ...]], workers: int
+    ) -> OwnerTable:
+        experts = lines.shape[1]
+        ranks, position = np.unique(lines * experts + np.arange(experts), return_inverse=True)
+        dtype: type[np.uint16 | np.uint32] = np.uint16 if len(ranks) <= 1 << 16 else np.uint32
+        owners = lines[0].tolist()
+        for expert in divided:
+            owners[expert] = NOBODY
+        return OwnerTable(
+            workers,
+            len(lines),
+            lines,
+            position.reshape(lines.shape).astype(dtype),
+            (ranks % max(experts, 1)).astype(np.uint32),
+            tuple(owners),
+            divided,
+        )

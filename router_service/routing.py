@@ -4,45 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from colibri.kernels.api import U32
 from colibri.placement import Membership, Placement
 from colibri.router_service.peer import Peer
 from colibri.router_service.plan_types import NOBODY, OwnerTable
+from colibri.sharing import Division, divide
 
 #: Ranks of a worker, best first: connected and in order; connected but ejected; alive without a connection; not alive.
 READY, EJECTED, UNCONNECTED, ABSENT = range(4)
 
 
-def owners(placement: Placement, layer: int, ranks: Sequence[int]) -> U32:
-    """Of each expert the first holder, where all of those are in order. Otherwise a holder of the best rank, and among
-    several one that has the fewest experts to answer for: what a lost worker leaves is shared by all, not borne by the
-    next. u32 [experts]."""
-    first = placement.owner(layer)
-    if all(ranks[worker] == READY for worker in set(first.tolist())):
-        return first
+def division(placement: Placement, layer: int, ranks: Sequence[int]) -> Division:
+    """Of each expert who answers for how much of it: as the placement has it where all of those are in order. Otherwise
+    holders of the best rank, evenly by load, or by number where loads are not known: what a lost worker leaves is
+    shared by all, not borne by the next."""
+    planned = placement.division(layer)
+    if all(ranks[worker] == READY for expert in planned for worker, _ in expert):
+        return planned
     able = []
     for holders in placement.holders[layer]:
         best = min(ranks[worker] for worker in holders)
         able.append([worker for worker in holders if ranks[worker] == best])
-    load = [0] * len(ranks)
-    chosen = [0] * len(able)
-    # Those without a choice first: the others make up for them.
-    for expert in sorted(range(len(able)), key=lambda expert: len(able[expert])):
-        chosen[expert] = worker = min(able[expert], key=load.__getitem__)
-        load[worker] += 1
-    moved = True
-    while moved:  # ends: each move makes two loads more alike
-        moved = False
-        for expert, worker in enumerate(chosen):
-            other = min(able[expert], key=load.__getitem__)
-            if load[other] + 1 < load[worker]:
-                chosen[expert] = other
-                load[worker] -= 1
-                load[other] += 1
-                moved = True
-    return np.array(chosen, dtype=np.uint32)
+    loads = None if placement.loads is None else placement.loads[layer]
+    return divide(able, loads, placement.speeds)
 
 
 def stand_ins(
@@ -87,6 +70,6 @@ class Routes:
     def table(self, layer: int) -> OwnerTable:
         table = self._tables.get(layer)
         if table is None:
-            owner = owners(self.placement, layer, self.ranks)
-            table = self._tables[layer] = OwnerTable.of(owner, len(self.peers))
+            shares = division(self.placement, layer, self.ranks)
+            table = self._tables[layer] = OwnerTable.of_division(shares, len(self.peers))
         return table

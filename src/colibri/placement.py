@@ -9,11 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
 
 from colibri.errors import InvalidInput
+from colibri.security.channel import PLAIN, ChannelSecurity
+from colibri.sharing import PARTS, Division, divide
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +24,20 @@ class Placement:
     """holders[layer][expert]: indices into `workers`, in order of preference; the same number of experts per
     layer.
 
+    loads[layer][expert]: what is expected of each expert, in any one unit per layer, and speeds, of each worker in any
+    one unit, say how much of an expert each of its holders answers for; without loads the first one answers.
     `epoch` (at least 1) grows with every change and travels in each request. Raises InvalidInput when a
-    holder is out of range, named twice or missing.
+    holder is out of range, named twice or missing, or a load or a speed is no finite number, or negative.
     """
 
     epoch: int
     workers: tuple[str, ...]
     holders: tuple[tuple[tuple[int, ...], ...], ...]
+    loads: tuple[tuple[float, ...], ...] | None = None
+    speeds: tuple[float, ...] | None = None
     _owners: tuple[NDArray[np.uint32], ...] = field(init=False, repr=False, compare=False)
     _partners: tuple[frozenset[int], ...] = field(init=False, repr=False, compare=False)
+    _divisions: dict[int, Division] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.epoch < 1:
@@ -60,6 +68,8 @@ class Placement:
         object.__setattr__(self, "_owners", tuple(owners))
         stand_ins = tuple(frozenset(others - {index}) for index, others in enumerate(partners))
         object.__setattr__(self, "_partners", stand_ins)
+        object.__setattr__(self, "_divisions", {})
+        self._check_measures()
 
     @property
     def layers(self) -> int:
@@ -73,6 +83,19 @@ class Placement:
         """First holder of each expert of a layer: uint32 [experts], read-only; made once per snapshot."""
         return self._owners[layer]
 
+    def division(self, layer: int) -> Division:
+        """Who answers for how much of each expert of a layer while all workers are in order; made when first asked for
+        (colibri.sharing)."""
+        division = self._divisions.get(layer)
+        if division is None:
+            holders = self.holders[layer]
+            if self.loads is None:
+                division = tuple(((names[0], PARTS),) for names in holders)
+            else:
+                division = divide(holders, self.loads[layer], self.speeds)
+            self._divisions[layer] = division
+        return division
+
     def partners(self, worker_index: int) -> frozenset[int]:
         """The workers that also hold some expert of this one."""
         return self._partners[worker_index]
@@ -85,6 +108,22 @@ class Placement:
             for expert, holders in enumerate(experts)
             if worker_index in holders
         ]
+
+    def _check_measures(self) -> None:
+        if self.speeds is not None:
+            if len(self.speeds) != len(self.workers):
+                raise InvalidInput(
+                    "placement.speeds", f"{len(self.workers)}, one per worker", len(self.speeds)
+                )
+            if not all(isfinite(speed) and speed > 0 for speed in self.speeds):
+                raise InvalidInput("placement.speeds", "finite numbers above 0", self.speeds)
+        if self.loads is not None:
+            if [len(layer) for layer in self.loads] != [len(layer) for layer in self.holders]:
+                expected = f"{self.layers} layers of {self.experts} experts"
+                raise InvalidInput("placement.loads", expected, f"{len(self.loads)} layers")
+            for layer, loads in enumerate(self.loads):
+                if not all(isfinite(load) and load >= 0 for load in loads):
+                    raise InvalidInput(f"placement.loads[{layer}]", "finite numbers, none negative", loads)
 
 
 def spread(layers: int, experts: int, workers: Sequence[str], replicas: int = 1, epoch: int = 1) -> Placement:
@@ -111,11 +150,13 @@ def spread(layers: int, experts: int, workers: Sequence[str], replicas: int = 1,
 
 @dataclass(frozen=True, slots=True)
 class WorkerEndpoint:
-    """One life of a worker. target: "unix:/path" or "host:port"; incarnation is never reused."""
+    """One life of a worker. target: "unix:/path" or "host:port"; incarnation is never reused; security: of channels
+    to it."""
 
     name: str
     incarnation: int
     target: str
+    security: ChannelSecurity = PLAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from colibri.errors import ColibriError, DeadlineExpired, FrameError, NumericsMismatch, WorkerLost
 from colibri.placement import Directory, Membership, Placement, WorkerEndpoint, spread
@@ -18,8 +19,9 @@ from colibri.router_service.fleet import Fleet
 from colibri.router_service.keeper import Keeper
 from colibri.router_service.plan_types import NOBODY
 from colibri.router_service.policy import FailoverPolicy
-from colibri.router_service.routing import ABSENT, EJECTED, READY, UNCONNECTED, owners, stand_ins
+from colibri.router_service.routing import ABSENT, EJECTED, READY, UNCONNECTED, division, stand_ins
 from colibri.router_service.stats import HealthState, Recorder, RoutingEvents
+from colibri.sharing import PARTS, worker_loads
 from colibri.transport.link import LinkKind
 from colibri.wire.limits import FrameLimits
 from tests.support.clusters import eventually
@@ -111,6 +113,13 @@ def ready(fleet: Fleet, directory: Directory, *names: str) -> None:
     eventually(all_ready, 5.0, f"{names} are connected")
 
 
+def owners(placement: Placement, layer: int, ranks: Sequence[int]) -> NDArray[np.intp]:
+    """Where nothing is divided."""
+    answering = division(placement, layer, ranks)
+    assert all(parts == ((parts[0][0], PARTS),) for parts in answering)
+    return np.array([parts[0][0] for parts in answering])
+
+
 def test_owners_by_rank() -> None:
     placement = spread(1, 6, NAMES, replicas=2)
     first = placement.owner(0).tolist()
@@ -131,6 +140,20 @@ def test_what_a_lost_worker_leaves_is_shared_by_all() -> None:
     counts = np.bincount(owners(placement, 0, ranks), minlength=8).tolist()
     assert counts[3] == 0
     assert max(counts) - min(counts[:3] + counts[4:]) <= 2
+
+
+def test_known_loads_are_shared_by_load_also_when_a_worker_is_lost() -> None:
+    holders = spread(1, 12, tuple(f"w{n}" for n in range(4)), replicas=3).holders
+    loads = (tuple(float(2**e) for e in range(12)),)
+    placement = Placement(1, ("w0", "w1", "w2", "w3"), holders, loads, (1.0, 1.0, 2.0, 1.0))
+    for lost in (None, 0, 2):
+        ranks = [ABSENT if worker == lost else READY for worker in range(4)]
+        taken = worker_loads(division(placement, 0, ranks), loads[0], 4)
+        alive = [w for w in range(4) if w != lost]
+        speed = sum((1.0, 1.0, 2.0, 1.0)[w] for w in alive)
+        for worker in alive:
+            assert taken[worker] <= 1.06 * sum(loads[0]) * (1.0, 1.0, 2.0, 1.0)[worker] / speed
+        assert lost is None or taken[lost] == 0
 
 
 def test_owners_agree_with_the_rule_in_its_own_words() -> None:

@@ -15,6 +15,8 @@ from colibri.kernels.api import U32, GateResult
 from colibri.router_service.plan import SMALL_ENTRIES, Dispatch, LayerPlan, OwnerTable, plan_layer
 from colibri.router_service.plan_large import plan_large
 from colibri.router_service.plan_small import plan_small
+from colibri.router_service.plan_types import NOBODY
+from colibri.sharing import PARTS, Division
 from tests.support.layer_plans import HIDDEN, entries_of, execute, make_gate, merge, slot_order_sum
 
 
@@ -114,6 +116,55 @@ def test_both_ways_make_the_same_plan(case: tuple[GateResult, U32, int]) -> None
     gate, owner, workers = case
     table = OwnerTable.of(owner, workers)
     assert_same_plan(plan_small(gate, table), plan_large(gate, table))
+
+
+@st.composite
+def divided_cases(draw: st.DrawFn) -> tuple[GateResult, Division, int]:
+    gate, owner, workers = draw(cases())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    division = []
+    for first in owner.tolist():
+        names = [first, *(w for w in rng.permutation(workers).tolist() if w != first)]
+        names = names[: int(rng.integers(1, 4))]
+        cuts = np.sort(rng.choice(np.arange(1, PARTS), len(names) - 1, replace=False))
+        parts = np.diff([0, *cuts.tolist(), PARTS]).tolist()
+        division.append(tuple(zip(names, parts, strict=True)))
+    return gate, tuple(division), workers
+
+
+@given(divided_cases(), st.integers(0, 2**32 - 1))
+@settings(max_examples=300, deadline=None)
+def test_divided_experts(case: tuple[GateResult, Division, int], seed: int) -> None:
+    """Both ways alike; whoever is sent a row answers for its expert; and the sum has the one order, bit for bit."""
+    gate, division, workers = case
+    table = OwnerTable.of_division(division, workers)
+    plan = plan_small(gate, table)
+    assert_same_plan(plan, plan_large(gate, table))
+    sent = []
+    for dispatch in plan.dispatches:
+        for expert, row, slot, _, _ in entries_of(dispatch):
+            assert dispatch.worker in [worker for worker, _ in division[expert]]
+            sent.append((row, slot))
+        units = list(zip(dispatch.unit_row.tolist(), dispatch.unit_first_slot.tolist(), strict=True))
+        assert units == sorted(units)
+    rows = np.flatnonzero(gate.ok).tolist()
+    assert sorted(sent) == [(row, slot) for row in rows for slot in range(gate.experts.shape[1])]
+    rng = np.random.default_rng(seed)
+    shape = (len(gate.ok), len(division), HIDDEN)
+    expert_out = (rng.standard_normal(shape) * np.exp2(rng.integers(-12, 12, shape))).astype(np.float32)
+    got = merge(plan, execute(plan, expert_out), len(gate.ok))
+    assert np.array_equal(got.view(np.uint32), slot_order_sum(gate, expert_out).view(np.uint32))
+
+
+def test_any_first_rows_of_a_divided_expert_are_divided_as_planned() -> None:
+    table = OwnerTable.of_division((((4, 160), (1, 64), (2, 32)), ((3, PARTS),)), 5)
+    assert table.owners == (NOBODY, 3)
+    line = np.array(table.divided[0])
+    assert line[0] == 4
+    for rows in range(1, PARTS + 1):
+        for worker, parts in ((4, 160), (1, 64), (2, 32)):
+            assert abs(np.count_nonzero(line[:rows] == worker) - rows * parts / PARTS) <= 4
+    assert [np.count_nonzero(line == w) for w in (4, 1, 2)] == [160, 64, 32]
 
 
 def assert_same_plan(a: LayerPlan, b: LayerPlan) -> None:

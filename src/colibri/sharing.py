@@ -1,0 +1,214 @@
+"""Who answers for which part of an expert's rows, where several workers hold it: a layer's loads made level. Pure.
+
+An expert is answered for by one worker wherever that does; its rows are divided only where a worker would otherwise
+have more than its part of the layer's load, since each divider reads the weights anew. Which rows go where is a
+function of their number in the batch alone (colibri.router_service.plan_types), and no row's result depends on who
+computes it (docs/numerics.md).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+#: An expert's rows are divided in so many parts.
+PARTS = 256
+#: A worker may have so much more than its even part before an expert's rows are divided for it.
+SLACK = 0.02
+#: Levels that are tried, where the holders do not allow the even one.
+_ROUNDS = 12
+
+#: By expert: (worker, parts) of those that answer, most parts first; they sum to PARTS.
+Division = tuple[tuple[tuple[int, int], ...], ...]
+
+
+def divide(
+    holders: Sequence[Sequence[int]], loads: Sequence[float] | None, speeds: Sequence[float] | None
+) -> Division:
+    """holders: by expert, workers that may answer, at least one each; loads: of each expert, in any one unit (None:
+    not known, all alike, and no expert is divided); speeds: of each worker, in any one unit (None: all alike).
+
+    The largest of load / speed over the workers is, but for SLACK, the least that the holders allow.
+    """
+    workers = sorted({worker for names in holders for worker in names})
+    known = loads is not None
+    level = Levelling(
+        holders,
+        [1.0] * len(holders) if loads is None else loads,
+        [1.0] * (1 + workers[-1] if workers else 0) if speeds is None else speeds,
+        workers,
+    )
+    level.assign(divided=known)
+    if known:
+        level.settle()
+    return level.division()
+
+
+class Levelling:
+    """One layer's loads on their way to be level. `pieces`: by expert, worker -> load that it takes, above 0 but for an
+    expert without load; `load`: by worker, their sums. workers: those that share the layer's load; `even`: by worker,
+    its part by speed."""
+
+    def __init__(
+        self,
+        holders: Sequence[Sequence[int]],
+        loads: Sequence[float],
+        speeds: Sequence[float],
+        workers: Sequence[int],
+    ) -> None:
+        self.holders = [list(names) for names in holders]
+        self.loads = loads
+        self.speeds = speeds
+        self.workers = workers
+        total, speed = sum(loads), sum(speeds[worker] for worker in workers)
+        self.even = [total * own / speed if speed else 0.0 for own in speeds]
+        self.load = [0.0] * len(speeds)
+        self.pieces: list[dict[int, float]] = [{} for _ in holders]
+        #: By worker: experts that it answers for.
+        self.on: list[dict[int, None]] = [{} for _ in speeds]
+        self._dust = 1e-9 * total
+
+    def assign(self, divided: bool) -> None:
+        """Each expert to the holder that is the least loaded with it; those without a choice first, then the heaviest.
+        divided: one that is more than any holder has room for is shared out at once."""
+        cap = [(1 + SLACK) * even for even in self.even]
+        order = sorted(range(len(self.holders)), key=lambda e: (len(self.holders[e]) > 1, -self.loads[e]))
+        for expert in order:
+            names, weight = self.holders[expert], self.loads[expert]
+            if divided and len(names) > 1:
+                for worker in sorted(names, key=lambda w: self.load[w] - cap[w]):
+                    room = cap[worker] - self.load[worker]
+                    if room >= weight or room <= self._dust:
+                        break
+                    if len(self.pieces[expert]) + 1 < len(names):
+                        self._put(expert, worker, room)
+                        weight -= room
+            rest = min(names, key=lambda w: (self.load[w] + weight) / self.speeds[w])
+            self._put(expert, rest, weight)
+        if not divided:
+            self._exchange()
+
+    def settle(self) -> None:
+        """Moves load along chains of holders until no worker has more than its part and the slack, or than the least
+        that the holders allow."""
+        least = 1.0
+        for _ in range(_ROUNDS):
+            stuck = self.push(least)
+            if stuck <= least * (1 + SLACK / 4):
+                return
+            least = stuck
+
+    def push(self, least: float) -> float:
+        """Moves load from workers above `least` of their even part, and the slack, to those below it. Returns the even
+        part of a set of workers from whom nothing can go to others: none of them can have less. 0: all was done."""
+        level = [(1 + SLACK) * least * even for even in self.even]
+        closed: set[int] = set()
+        stuck = 0.0
+        for worker in sorted(self.workers, key=lambda w: level[w] - self.load[w]):
+            while worker not in closed and self.load[worker] > level[worker] + self._dust:
+                reached = self._push_from(worker, level, closed)
+                if reached is not None:
+                    closed |= reached
+                    stuck = max(stuck, sum(self.load[w] for w in closed) / sum(self.even[w] for w in closed))
+        return stuck
+
+    def ratio(self) -> float:
+        """Largest over even part, of the workers; 1 without load."""
+        return max((self.load[w] / self.even[w] for w in self.workers if self.even[w]), default=1.0)
+
+    def add_holder(self, expert: int, worker: int) -> None:
+        self.holders[expert].append(worker)
+
+    def shift(self, expert: int, source: int, target: int, amount: float) -> None:
+        """Some of what `source` takes of an expert goes to another holder of it."""
+        left = self.pieces[expert][source] - amount
+        self.load[source] -= amount
+        if left <= self._dust:
+            self.load[source] -= left
+            amount += left
+            del self.pieces[expert][source], self.on[source][expert]
+        else:
+            self.pieces[expert][source] = left
+        self._put(expert, target, amount)
+
+    def division(self) -> Division:
+        return tuple(_parts(pieces) for pieces in self.pieces)
+
+    def _put(self, expert: int, worker: int, amount: float) -> None:
+        self.pieces[expert][worker] = self.pieces[expert].get(worker, 0.0) + amount
+        self.on[worker][expert] = None
+        self.load[worker] += amount
+
+    def _exchange(self) -> None:
+        """Whole experts to less loaded holders, until that evens out nothing more."""
+        moved = True
+        while moved:  # ends: each move makes two loads more alike
+            moved = False
+            for expert, names in enumerate(self.holders):
+                (worker,), weight = self.pieces[expert], self.loads[expert]
+                now = self.load[worker] / self.speeds[worker]
+                best = min(
+                    names, key=lambda w: now if w == worker else (self.load[w] + weight) / self.speeds[w]
+                )
+                if (self.load[best] + weight) / self.speeds[best] < now - self._dust and best != worker:
+                    self.shift(expert, worker, best, weight)
+                    moved = True
+
+    def _push_from(self, start: int, level: Sequence[float], closed: set[int]) -> set[int] | None:
+        """Along the shortest chain to a worker below its level; None when that was done, else all that were
+        reached."""
+        came: dict[int, tuple[int, int]] = {start: (start, -1)}
+        seen: set[int] = set()
+        queue = deque([start])
+        while queue:
+            source = queue.popleft()
+            for expert in self.on[source]:
+                if expert in seen or self.pieces[expert][source] <= self._dust:
+                    continue
+                seen.add(expert)
+                for target in self.holders[expert]:
+                    if target in came or target in closed:
+                        continue
+                    came[target] = source, expert
+                    if self.load[target] < level[target] - self._dust:
+                        self._move_along(start, target, came, level)
+                        return None
+                    queue.append(target)
+        return set(came)
+
+    def _move_along(
+        self, start: int, end: int, came: dict[int, tuple[int, int]], level: Sequence[float]
+    ) -> None:
+        amount = min(self.load[start] - level[start], level[end] - self.load[end])
+        worker = end
+        while worker != start:
+            source, expert = came[worker]
+            amount = min(amount, self.pieces[expert][source])
+            worker = source
+        worker = end
+        while worker != start:
+            source, expert = came[worker]
+            self.shift(expert, source, worker, amount)
+            worker = source
+
+
+def _parts(pieces: dict[int, float]) -> tuple[tuple[int, int], ...]:
+    """Loads as parts of PARTS, by largest remainder; nobody has none."""
+    total = sum(pieces.values())
+    if len(pieces) == 1 or not total:
+        return ((min(pieces), PARTS),)
+    exact = {worker: PARTS * amount / total for worker, amount in pieces.items()}
+    parts = {worker: int(value) for worker, value in exact.items()}
+    left = PARTS - sum(parts.values())
+    for worker in sorted(exact, key=lambda w: (parts[w] - exact[w], w))[:left]:
+        parts[worker] += 1
+    return tuple(sorted(((w, n) for w, n in parts.items() if n), key=lambda item: (-item[1], item[0])))
+
+
+def worker_loads(division: Division, loads: Iterable[float], workers: int) -> list[float]:
+    """What each of `workers` takes of a layer's loads by a division."""
+    sums = [0.0] * workers
+    for expert, load in zip(division, loads, strict=True):
+        for worker, parts in expert:
+            sums[worker] += load * parts / PARTS
+    return sums
