@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from colibri.cli.parser import integer, number
 from colibri.cluster.netns import NetworkPlace
+from colibri.cluster.ray.options import RayOptions, Spread
 from colibri.router_service.policy import FailoverPolicy
 
 #: As colibri.cluster.launch.LaunchOptions has it.
@@ -17,17 +18,19 @@ RESTART_PAUSE_S = 10.0
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
     """memory: bytes of experts per worker (None: any); networks: by worker, those in network namespaces;
-    restart_pause_s: longest one before a dead worker's next life."""
+    restart_pause_s: longest one before a dead worker's next life; ray: who places workers, None: this machine."""
 
     policy: FailoverPolicy = field(default_factory=FailoverPolicy)
     memory: int | None = None
     allow_faults: bool = False
     networks: Mapping[str, NetworkPlace] = field(default_factory=dict)
     restart_pause_s: float = RESTART_PAUSE_S
+    ray: RayOptions | None = None
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Everything that `cluster_options` reads."""
+    add_launcher(parser)
     parser.add_argument(
         "--no-hedge", action="store_true", help="never ask a second holder while the first one is late"
     )
@@ -66,6 +69,47 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_launcher(parser: argparse.ArgumentParser) -> None:
+    """Who starts workers, and where."""
+    parser.add_argument(
+        "--launcher",
+        choices=("local", "ray"),
+        default="local",
+        help="who starts workers: this process on this machine, or Ray on the hosts of its cluster",
+    )
+    parser.add_argument(
+        "--ray-address",
+        default=RayOptions().address,
+        metavar="ADDR",
+        help="of the Ray cluster; auto: that which this machine belongs to",
+    )
+    parser.add_argument(
+        "--spread",
+        choices=[spread.value for spread in Spread],
+        default=Spread.HOSTS.value,
+        help="with Ray: hosts: each worker on a host of its own; any: several on a host, replicas still apart",
+    )
+    parser.add_argument(
+        "--place-timeout",
+        type=number(1, 86400),
+        default=RayOptions().place_s,
+        metavar="S",
+        help="with Ray: seconds until a want of places is an error that says what is needed and what there is",
+    )
+
+
+def ray_options(args: argparse.Namespace) -> RayOptions | None:
+    """What `add_launcher` read. Raises ConfigError for options that exclude one another."""
+    from colibri.errors import ConfigError
+
+    if args.launcher == "local":
+        return None
+    for name, value in (("--worker-netns", getattr(args, "worker_netns", None)), ("--workers", args.workers == 0)):
+        if value:
+            raise ConfigError(name, "what goes with --launcher ray", "a value that does not")
+    return RayOptions(args.ray_address, Spread(args.spread), place_s=args.place_timeout)
+
+
 def cluster_options(args: argparse.Namespace) -> ClusterOptions:
     """Raises ConfigError, naming the option."""
     from colibri.cluster.netns import check_network_place, parse_network_place
@@ -88,4 +132,5 @@ def cluster_options(args: argparse.Namespace) -> ClusterOptions:
         allow_faults=args.allow_faults,
         networks=networks,
         restart_pause_s=args.restart_pause,
+        ray=ray_options(args),
     )

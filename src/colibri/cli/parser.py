@@ -101,6 +101,17 @@ def integer(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
+def add_parent(parser: argparse.ArgumentParser) -> None:
+    """For a process that somebody minds."""
+    parser.add_argument(
+        "--parent-pid",
+        type=integer(1, 1 << 22),
+        default=argparse.SUPPRESS,
+        metavar="PID",
+        help="end when this process does",
+    )
+
+
 def number(low: float, high: float) -> Callable[[str], float]:
     """An argparse type: a finite number from `low` to `high`."""
 

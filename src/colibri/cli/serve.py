@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from colibri.cli import options
 from colibri.cli.cluster_options import add_cluster, cluster_options
-from colibri.cli.parser import integer
+from colibri.cli.parser import add_parent, integer
 
 if TYPE_CHECKING:
     from colibri.cli.deployment import Deployment
@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--router-max-rows", type=integer(1, 65536), default=4096, metavar="N", help="rows of one Router call"
     )
+    add_parent(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,7 +42,10 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.phases import Phases, process_age_s
     from colibri.cli.progress import Loading
     from colibri.cli.terminal import StopSignals, say
+    from colibri.expert_service.pinning import die_with_parent
 
+    if hasattr(args, "parent_pid"):
+        die_with_parent(args.parent_pid)
     check_free(args.listen, "--listen")  # now rather than after a long load
     phases = Phases(process_age_s())
     phases.mark("process start")

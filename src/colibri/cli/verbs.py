@@ -39,6 +39,10 @@ VERBS: Mapping[str, Verb] = {
         "Move an expert of a running deployment to another worker, or add or drop a holder; no request notices.",
         "colibri.cli.move",
     ),
+    "deploy": Verb(
+        "Serve on the Ray cluster that this machine is the head of: detached, restarted by Ray, logged to a file.",
+        "colibri.cli.deploy",
+    ),
     "doctor": Verb(
         "Tell whether this machine is fit to serve, and the command that mends what is not.",
         "colibri.cli.doctor",
