@@ -1,0 +1,35 @@
+"""Which launcher keeps a deployment's workers: subprocesses of this machine, or Ray on the hosts of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from colibri.cluster.expert_calls import WorkerProgress
+from colibri.cluster.launch import LaunchOptions
+from colibri.cluster.launcher import Launcher
+from colibri.cluster.local import LocalLauncher
+from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.cluster.ray.options import RayOptions
+from colibri.placement import Placement
+
+
+def make_launcher(
+    ray: RayOptions | None,
+    options: LaunchOptions,
+    placement: Placement,
+    pins: Sequence[WorkerPlace],
+    replicas: int,
+    *,
+    progress: WorkerProgress,
+    milestone: Callable[[str], None],
+    log: Callable[[str], None],
+) -> Launcher:
+    """ray: None: local. pins: of local workers; on other hosts the actors settle them. replicas: an expert's, on so
+    many different hosts. Ray is imported only if it is asked for."""
+    if ray is None:
+        return LocalLauncher(options, placement, pins, progress=progress, milestone=milestone, log=log)
+    from colibri.cluster.ray.launcher import RayLauncher
+
+    hosts = replace(ray, hosts=replicas)
+    return RayLauncher(options, placement, hosts, progress=progress, milestone=milestone, log=log)
