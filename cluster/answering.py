@@ -9,6 +9,7 @@ import grpc
 from colibri.cluster.life import WorkerLife
 from colibri.deadline import Clock
 from colibri.rpc.status import from_rpc_error
+from colibri.security.channel import PLAIN, ChannelSecurity
 from colibri.transport.options import channel_options
 from colibri.v1 import expert_pb2, expert_pb2_grpc
 
@@ -23,6 +24,7 @@ def watch_answers(
     hung_after_s: float,
     on_status: Callable[[expert_pb2.StatusReply], None],
     clock: Clock,
+    security: ChannelSecurity = PLAIN,
 ) -> str:
     """Returns when the worker has ended: by itself, with an empty text; or because it was killed for giving no
     status, with the reason. `on_status` gets each status.
@@ -31,7 +33,7 @@ def watch_answers(
     """
     silent_s, pause_s = 0.0, poll_s
     last_error = ""
-    with grpc.insecure_channel(target, options=channel_options()) as channel:
+    with security.open(target, channel_options()) as channel:
         stub: expert_pb2_grpc.ExpertStub = expert_pb2_grpc.ExpertStub(channel)
         while not process.wait_exit(pause_s):
             asked = clock()

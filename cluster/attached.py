@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from colibri.cluster.expert_calls import WorkerProgress, ask_status, load_experts
 from colibri.cluster.membership import MembershipPublisher
 from colibri.deadline import Clock, Deadline
 from colibri.errors import Code, ColibriError, InvalidInput
 from colibri.placement import Directory, Placement, WorkerEndpoint
+from colibri.security.channel import PLAIN, ChannelSecurity
 
 #: Refusals of a load that asking again does not change: the worker holds another or a damaged model.
 _FINAL = (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION)
@@ -30,9 +31,10 @@ class AttachOptions:
 class AttachedWorkers:
     """Finds the worker at each target, asks `place` for a placement over their names, loads and publishes.
 
-    A worker that stops answering leaves the directory; when it is back, perhaps as a new incarnation, it is
-    loaded again and returns. Nothing is started or ended here. Constructing raises DeadlineExpired or
-    WorkerLost where nobody answers at a target, InvalidInput where two workers have one name.
+    security: of the channels to them. A worker that stops answering leaves the directory; when it is back, perhaps as
+    a new incarnation, it is loaded again and returns. Nothing is started or ended here. Constructing raises
+    DeadlineExpired, TlsError or WorkerLost where nobody answers at a target, InvalidInput where two workers have one
+    name.
     """
 
     def __init__(
@@ -41,11 +43,13 @@ class AttachedWorkers:
         place: Callable[[Sequence[str]], Placement],
         options: AttachOptions | None = None,
         *,
+        security: ChannelSecurity = PLAIN,
         progress: WorkerProgress = lambda worker, done, total, nbytes: None,
         log: Callable[[str], None] = lambda line: None,
         clock: Clock = time.monotonic,
     ) -> None:
         self._options = options or AttachOptions()
+        self._security = security
         self._progress = progress
         self._log = log
         self._clock = clock
@@ -90,21 +94,30 @@ class AttachedWorkers:
             thread.join(self._options.answer_timeout_s + 5.0)
 
     def _find(self, target: str) -> WorkerEndpoint:
-        status = ask_status(target, f"worker at {target}", self._options.find_timeout_s, wait_for_ready=True)
-        return WorkerEndpoint(status.worker, status.incarnation, target)
+        status = ask_status(
+            target,
+            f"worker at {target}",
+            self._options.find_timeout_s,
+            security=self._security,
+            wait_for_ready=True,
+        )
+        return WorkerEndpoint(status.worker, status.incarnation, target, self._security)
 
     def _watch(self, index: int, endpoint: WorkerEndpoint) -> None:
         serving = False
         while not self._closing.is_set():
             try:
                 status = ask_status(
-                    endpoint.target, f"worker {endpoint.name}", self._options.answer_timeout_s
+                    endpoint.target,
+                    f"worker {endpoint.name}",
+                    self._options.answer_timeout_s,
+                    security=self._security,
                 )
                 if serving and status.incarnation != endpoint.incarnation:
                     self._take_out(endpoint, "was restarted")
                     serving = False
                 if not serving:
-                    endpoint = WorkerEndpoint(endpoint.name, status.incarnation, endpoint.target)
+                    endpoint = replace(endpoint, incarnation=status.incarnation)
                     self._load(index, endpoint)
                     self._publisher.add(endpoint)
                     self._loaded[index].set()

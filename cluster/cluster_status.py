@@ -146,7 +146,11 @@ def _ask(endpoints: Sequence[WorkerEndpoint], experts: bool) -> dict[str, expert
     def ask(endpoint: WorkerEndpoint) -> None:
         try:
             answers[endpoint.name] = ask_status(
-                endpoint.target, f"worker {endpoint.name}", _ANSWER_S, experts=experts
+                endpoint.target,
+                f"worker {endpoint.name}",
+                _ANSWER_S,
+                security=endpoint.security,
+                experts=experts,
             )
         except ColibriError:
             return  # what its launcher knows is told instead

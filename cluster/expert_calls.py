@@ -13,6 +13,8 @@ from colibri.deadline import Deadline
 from colibri.errors import Cancelled, WorkerLost
 from colibri.placement import WorkerEndpoint
 from colibri.rpc.status import from_rpc_error
+from colibri.security.channel import PLAIN, ChannelSecurity
+from colibri.security.diagnose import failure
 from colibri.transport.options import channel_options
 from colibri.v1 import expert_pb2, expert_pb2_grpc
 
@@ -58,16 +60,24 @@ class Cancellation:
 
 
 def ask_status(
-    target: str, peer: str, timeout_s: float, *, wait_for_ready: bool = False, experts: bool = False
+    target: str,
+    peer: str,
+    timeout_s: float,
+    *,
+    security: ChannelSecurity = PLAIN,
+    wait_for_ready: bool = False,
+    experts: bool = False,
 ) -> expert_pb2.StatusReply:
-    """A worker's status. `peer` names it in errors; `wait_for_ready`: it may still be starting, so that a
-    refused connection is tried again; `experts`: with the ids of those it holds. Raises the typed error of the
-    failed call."""
-    with _stub(target) as stub:
+    """A worker's status. `peer` names it in errors; `security`: of the channel; `wait_for_ready`: it may still be
+    starting, so that a refused connection is tried again; `experts`: with the ids of those it holds. Raises the typed
+    error of the failed call."""
+    with _stub(target, security) as stub:
         try:
             request = expert_pb2.StatusRequest(experts=experts)
             return stub.Status(request, timeout=timeout_s, wait_for_ready=wait_for_ready)
         except grpc.RpcError as error:
+            if wait_for_ready:  # nobody serves by it yet: a moment's look at the reason delays nothing
+                raise failure(error, peer, target, security, waited=True) from error
             raise from_rpc_error(error, peer) from error
 
 
@@ -88,7 +98,7 @@ def load_experts(
     request = expert_pb2.LoadRequest(epoch=epoch, experts=_ids(experts), yielding=yielding)
     peer = f"worker {endpoint.name}"
     done = False
-    with _stub(endpoint.target) as stub:
+    with _stub(endpoint.target, endpoint.security) as stub:
         try:
             # Not waiting for ready: the worker serves by now, and one that has died must not be waited for.
             call = stub.Load(request, timeout=deadline.remaining())
@@ -110,7 +120,7 @@ def retire_experts(
     """Have a worker refuse epochs below `epochs_below` (0: as before) and drop `experts`; returns the bytes freed.
     Raises the typed error of a failed call."""
     request = expert_pb2.RetireRequest(epochs_below=epochs_below, experts=_ids(experts))
-    with _stub(endpoint.target) as stub:
+    with _stub(endpoint.target, endpoint.security) as stub:
         try:
             return int(stub.Retire(request, timeout=timeout_s).bytes_freed)
         except grpc.RpcError as error:
@@ -119,7 +129,9 @@ def retire_experts(
 
 def held_experts(endpoint: WorkerEndpoint, timeout_s: float) -> frozenset[tuple[int, int]]:
     """What it holds, by its own account."""
-    reply = ask_status(endpoint.target, f"worker {endpoint.name}", timeout_s, experts=True)
+    reply = ask_status(
+        endpoint.target, f"worker {endpoint.name}", timeout_s, security=endpoint.security, experts=True
+    )
     return frozenset((item.layer, item.expert) for item in reply.held)
 
 
@@ -128,6 +140,6 @@ def _ids(experts: Iterable[tuple[int, int]]) -> list[expert_pb2.ExpertId]:
 
 
 @contextlib.contextmanager
-def _stub(target: str) -> Iterator[expert_pb2_grpc.ExpertStub]:
-    with grpc.insecure_channel(target, options=channel_options()) as channel:
+def _stub(target: str, security: ChannelSecurity) -> Iterator[expert_pb2_grpc.ExpertStub]:
+    with security.open(target, channel_options()) as channel:
         yield expert_pb2_grpc.ExpertStub(channel)

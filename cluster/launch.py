@@ -13,10 +13,22 @@ from colibri.cluster.cpu_list import format_cpu_list
 from colibri.cluster.netns import NetworkPlace
 from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.errors import InvalidInput
+from colibri.security.channel import PLAIN, ChannelSecurity
 
 #: Milestones.
 UP = "workers up"
 LOADED = "experts loaded"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTls:
+    """How workers serve: certificate, key, client_ca are paths on their hosts (client_ca: of the certificates that
+    their callers must show). channel: how this process reaches them."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path
+    channel: ChannelSecurity
 
 
 class WorkerState(enum.Enum):
@@ -37,6 +49,7 @@ class LaunchOptions:
 
     memory: bytes that a worker's experts may take (None: any). allow_faults: workers let themselves be made to
     misbehave. networks: by worker, those that run in a network namespace of their own.
+    tls: None: in clear; insecure: in clear even where other machines reach them.
     """
 
     model: Path
@@ -56,6 +69,13 @@ class LaunchOptions:
     hung_after_s: float = 10.0
     run_folder_parent: Path | None = None
     env: Mapping[str, str] | None = None
+    tls: WorkerTls | None = None
+    insecure: bool = False
+
+    @property
+    def channel(self) -> ChannelSecurity:
+        """Of the channels to workers."""
+        return PLAIN if self.tls is None else self.tls.channel
 
     def __post_init__(self) -> None:
         if self.transport not in ("unix", "tcp"):
@@ -123,6 +143,15 @@ def worker_command(
         *(["--yielding-start"] if yielding else []),
         *(["--allow-faults"] if options.allow_faults else []),
         *([] if options.memory is None else [f"--memory={options.memory}"]),
+        *_protection(options, place),
     ]
     # What a slow or cut network is to be tested with must not go around it.
     return argv if place is None else place.command([*argv, "--no-shared-memory"])
+
+
+def _protection(options: LaunchOptions, place: NetworkPlace | None) -> list[str]:
+    tls = options.tls
+    if tls is not None:
+        return [f"--tls-cert={tls.certificate}", f"--tls-key={tls.key}", f"--client-ca={tls.client_ca}"]
+    # Namespaces stand for a network only: they are for tests, and lie within this machine.
+    return ["--insecure"] if options.insecure or place is not None else []

@@ -14,6 +14,7 @@ from colibri.cluster.transaction import Step
 from colibri.deadline import Clock
 from colibri.errors import InvalidInput
 from colibri.rpc.server import Service
+from colibri.security.roles import Scope
 from colibri.v1 import operator_pb2 as pb
 from colibri.v1 import operator_pb2_grpc
 
@@ -39,6 +40,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServicer):
         return Service(
             pb.DESCRIPTOR.services_by_name["Operator"].full_name,
             lambda server: operator_pb2_grpc.add_OperatorServicer_to_server(self, server),
+            Scope.OPERATOR,
         )
 
     def ClusterStatus(

@@ -116,7 +116,13 @@ class WorkerSlot:
                 self._hurry = False
                 self.up.set()
                 killed = watch_answers(
-                    process, target, options.poll_s, options.hung_after_s, self._heard, clock
+                    process,
+                    target,
+                    options.poll_s,
+                    options.hung_after_s,
+                    self._heard,
+                    clock,
+                    options.channel,
                 )
                 raise process.lost(f"while it served{'; it ' + killed if killed else ''}")
             except (ColibriError, OSError) as error:
@@ -160,12 +166,13 @@ class WorkerSlot:
         ready = process.wait_ready(options.ready_timeout_s * (_YIELDING_TAKES if self._may_yield() else 1))
         self._note(state=WorkerState.LOADING, pid=ready.pid, target=ready.target, pin=process.place)
         self._context.reached(UP, self.name)
-        endpoint = WorkerEndpoint(self.name, process.incarnation, ready.target)
+        endpoint = WorkerEndpoint(self.name, process.incarnation, ready.target, options.channel)
         peer = f"worker {self.name}"
         deadline = Deadline.after(options.load_timeout_s, self._context.clock)
         try:
             self._load(endpoint, deadline)
-            self._heard(ask_status(ready.target, peer, deadline.bound(STATUS_TIMEOUT_S, self._context.clock)))
+            left_s = deadline.bound(STATUS_TIMEOUT_S, self._context.clock)
+            self._heard(ask_status(ready.target, peer, left_s, security=options.channel))
         except WorkerLost:
             if process.wait_exit(1.0):
                 raise process.lost("while it loaded") from None  # says more than the broken connection does

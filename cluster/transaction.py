@@ -120,7 +120,7 @@ def answering(endpoints: Mapping[str, WorkerEndpoint], timeout_s: float) -> froz
     answered: set[str] = set()
 
     def ask(endpoint: WorkerEndpoint) -> None:
-        ask_status(endpoint.target, f"worker {endpoint.name}", timeout_s)
+        ask_status(endpoint.target, f"worker {endpoint.name}", timeout_s, security=endpoint.security)
         answered.add(endpoint.name)
 
     _Calls({name: partial(ask, endpoint) for name, endpoint in endpoints.items()}).done(timeout_s)

@@ -95,6 +95,7 @@ class WorkerServer:
             max_calls=config.max_streams + _CONTROL_CALLS,
             options=server_options(limits.max_frame_bytes),
             name=config.name,
+            security=config.security,
         )
 
     @property

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from colibri.errors import ConfigError
+from colibri.security.server import ServerSecurity
 from colibri.transport.address import parse_address
 
 
@@ -22,7 +23,8 @@ class WorkerConfig:
     process that started this one and whose end ends it. memory: bytes that experts may take (None: any).
     yielding_start: starts at a low CPU priority, beside workers that serve. share_memory: with routers of
     its host, where they ask for it. allow_faults: serves colibri.v1.Faults, by which
-    anybody who reaches this worker makes it misbehave.
+    anybody who reaches this worker makes it misbehave. security: what its callers are asked for; with TLS they show
+    certificates.
     """
 
     model: Path
@@ -45,14 +47,19 @@ class WorkerConfig:
     yielding_start: bool = False
     share_memory: bool = True
     allow_faults: bool = False
+    security: ServerSecurity = field(default_factory=ServerSecurity)
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 64 or not self.name.isprintable():
             raise ConfigError("name", "1 to 64 printable characters", repr(self.name))
         parse_address(self.listen, "listen")
+        if self.security.tls_cert is not None and self.security.client_ca is None:
+            raise ConfigError("--client-ca", "the CA of this worker's callers, with --tls-cert", "none")
+        if self.security.tokens is not None:
+            raise ConfigError("--tokens", "none for a worker: its callers show certificates", "some")
         if self.compute_mode not in ("fp32", "bf16"):
             raise ConfigError("compute_mode", "fp32 or bf16", self.compute_mode)
-        for field, low, high in (
+        for name, low, high in (
             ("incarnation", 1, (1 << 64) - 1),
             ("numa_node", -1, 1023),
             ("max_rows", 1, 1 << 16),
@@ -60,9 +67,9 @@ class WorkerConfig:
             ("max_streams", 1, 1024),
             ("grace_s", 0, 3600),
         ):
-            value = getattr(self, field)
+            value = getattr(self, name)
             if not low <= value <= high:
-                raise ConfigError(field, f"{low} to {high}", value)
+                raise ConfigError(name, f"{low} to {high}", value)
         if self.memory is not None and self.memory < 1:
             raise ConfigError("memory", "bytes, at least 1", self.memory)
         if self.threads is not None and not 1 <= self.threads <= 1024:

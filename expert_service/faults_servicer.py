@@ -7,6 +7,7 @@ import grpc
 from colibri.errors import InvalidInput
 from colibri.expert_service.faults import FaultKind, FaultRule, Faults
 from colibri.rpc.server import Service
+from colibri.security.roles import Scope
 from colibri.v1 import faults_pb2, faults_pb2_grpc
 
 SERVICE_NAME = "colibri.v1.Faults"
@@ -21,7 +22,9 @@ class FaultsServicer(faults_pb2_grpc.FaultsServicer):
     def service(self) -> Service:
         """For colibri.rpc.server.build_server."""
         return Service(
-            SERVICE_NAME, lambda server: faults_pb2_grpc.add_FaultsServicer_to_server(self, server)
+            SERVICE_NAME,
+            lambda server: faults_pb2_grpc.add_FaultsServicer_to_server(self, server),
+            Scope.PLANE,
         )
 
     def SetFaults(

@@ -24,6 +24,7 @@ from colibri.expert_service.store import Key, WeightStore
 from colibri.expert_service.stream import ExchangeStream, Worker
 from colibri.kernels.api import Backend
 from colibri.rpc.server import Service
+from colibri.security.roles import Scope
 from colibri.transport._shared_ring import SharedRing
 from colibri.transport.grpc_stream import EXCHANGE_METHOD
 from colibri.transport.host import host_id
@@ -75,7 +76,7 @@ class ExpertServicer:
 
     def service(self) -> Service:
         """For colibri.rpc.server.build_server."""
-        return Service(SERVICE_NAME, self._register)
+        return Service(SERVICE_NAME, self._register, Scope.PLANE)
 
     def drain(self, grace_s: float) -> bool:
         """Refuses new requests and waits for those in flight. Whether all were answered within `grace_s`."""

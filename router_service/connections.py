@@ -30,7 +30,7 @@ def connector(
     """Connects over a gRPC channel of its own; see shake_hands for what it raises."""
 
     def connect(endpoint: WorkerEndpoint, timeout_s: float, on_end: OnEnd) -> Connection:
-        channel = open_channel(endpoint.target, limits.max_frame_bytes)
+        channel = open_channel(endpoint.target, limits.max_frame_bytes, endpoint.security)
         try:
             hello = shake_hands(channel, endpoint, identity, timeout_s)
             link = _open_link(channel, endpoint.name, hello.host, kind, timeout_s)

@@ -9,8 +9,12 @@ import grpc
 from colibri.errors import ColibriError, DeadlineExpired, NumericsMismatch, WorkerLost
 from colibri.placement import WorkerEndpoint
 from colibri.rpc.status import from_rpc_error
+from colibri.security.diagnose import explained, may_be_tls
 from colibri.v1 import expert_pb2, expert_pb2_grpc
 from colibri.wire.protocol import PROTOCOL_MAX, PROTOCOL_MIN
+
+#: How long may be looked for what TLS has against a connection, seconds.
+_TLS_PROBE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ def shake_hands(
 
 def _handshake_error(error: grpc.RpcError, endpoint: WorkerEndpoint, timeout_s: float) -> ColibriError:
     typed = from_rpc_error(error, endpoint.name)
+    if endpoint.security.tls_ca is not None and may_be_tls(error):
+        typed = explained(typed, endpoint.target, endpoint.security, _TLS_PROBE_S)
     if isinstance(typed, DeadlineExpired):
         # The bound is this router's own, so the caller may try again, elsewhere.
         text = f"{endpoint.name}: no handshake with {endpoint.target} within {timeout_s:g} s"

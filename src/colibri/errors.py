@@ -30,6 +30,8 @@ class Code(enum.Enum):
     INTERNAL = "INTERNAL"
     UNAVAILABLE = "UNAVAILABLE"
     DATA_LOSS = "DATA_LOSS"
+    UNAUTHENTICATED = "UNAUTHENTICATED"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
 
 
 class ColibriError(Exception):
@@ -155,6 +157,25 @@ class DuplicateRequest(ColibriError):
     """A request of that id is still running."""
 
     code = Code.ALREADY_EXISTS
+
+
+class Unauthenticated(ColibriError):
+    """The caller showed no token that the server takes."""
+
+    code = Code.UNAUTHENTICATED
+
+
+class PermissionDenied(ColibriError):
+    """The caller is known, and may not do this."""
+
+    code = Code.PERMISSION_DENIED
+
+
+class TlsError(ColibriError):
+    """No secure connection comes about, and asking again changes nothing: a certificate is wrong or missing, or one
+    side speaks TLS and the other does not."""
+
+    code = Code.UNAVAILABLE
 
 
 def _cut(text: str, most: int) -> str:

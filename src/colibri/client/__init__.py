@@ -14,12 +14,14 @@ from colibri.client.remote_moe import RemoteMoe, remote_moe
 from colibri.client.retry import Retry
 from colibri.client.stream import EventStream
 from colibri.client.sync import Client
+from colibri.security.channel import ChannelSecurity
 
 __all__ = [
     "Answer",
     "Answers",
     "AsyncClient",
     "AsyncEventStream",
+    "ChannelSecurity",
     "Client",
     "Defaults",
     "EventStream",

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from colibri.client.answer import Answer, Answers
-from colibri.client.channel import client_options
+from colibri.client.channel import Server, client_options
 from colibri.client.messages import (
     ModelInfo,
     Tokenized,
@@ -33,7 +33,7 @@ from colibri.deadline import Deadline
 from colibri.errors import Cancelled, ColibriError, DeadlineExpired, FrameError
 from colibri.generation import Chat, Event
 from colibri.rpc.status import from_rpc_error
-from colibri.transport.address import parse_address
+from colibri.security.channel import ChannelSecurity
 from colibri.v1 import generation_pb2 as pb
 from colibri.v1 import generation_pb2_grpc
 
@@ -52,7 +52,10 @@ class AsyncEventStream(AsyncIterator[Event]):
         resumption: Resumption,
         attempts: Attempts,
         on_retry: OnRetry | None = None,
+        typed: Callable[[grpc.RpcError], Awaitable[ColibriError]] | None = None,
     ) -> None:
+        """typed: what a call failed with; None: from its status alone."""
+        self._typed = typed
         self._start = start
         self._abort = abort
         self._resumption = resumption
@@ -121,7 +124,8 @@ class AsyncEventStream(AsyncIterator[Event]):
             reply = await call.read()
         except grpc.RpcError as error:
             self._call = None
-            await self._lost(from_rpc_error(error, target))
+            typed = from_rpc_error(error, target) if self._typed is None else await self._typed(error)
+            await self._lost(typed)
             return None
         except asyncio.CancelledError:
             if not self._closed.is_set():
@@ -188,20 +192,27 @@ class AsyncClient:
         timeout_s: float = 600.0,
         retry: Retry | None = None,
         on_retry: OnRetry | None = None,
+        security: ChannelSecurity | None = None,
     ) -> None:
-        self.target = str(parse_address(target, "target"))
+        self._server = Server.of(target, security)
+        self.target = self._server.target
         self._timeout_s = timeout_s
         self._retry = retry
         self._on_retry = on_retry
-        self._channel = grpc.aio.insecure_channel(self.target, options=client_options())
+        self._channel = self._server.security.open_aio(self.target, client_options())
         self._stub = generation_pb2_grpc.GenerationStub(self._channel)
 
     async def wait_ready(self, timeout_s: float) -> None:
         """As Client.wait_ready."""
         try:
-            await self._stub.ModelInfo(pb.ModelInfoRequest(), timeout=timeout_s, wait_for_ready=True)
+            await self._stub.ModelInfo(
+                pb.ModelInfoRequest(),
+                timeout=timeout_s,
+                wait_for_ready=True,
+                metadata=self._server.metadata(),
+            )
         except grpc.RpcError as error:
-            raise from_rpc_error(error, self.target) from None
+            raise await self._server.error_aio(error, waited=True) from None
 
     def generate(
         self,
@@ -219,7 +230,9 @@ class AsyncClient:
     ) -> AsyncEventStream:
         """As `generate`, for a message that is made already."""
         return AsyncEventStream(
-            lambda message, seconds: self._stub.Generate(message, timeout=seconds),
+            lambda message, seconds: self._stub.Generate(
+                message, timeout=seconds, metadata=self._server.metadata()
+            ),
             lambda request_id: self._ask(
                 self._stub.Abort, pb.AbortRequest(request_id=request_id), QUICK_S, retry=False
             ),
@@ -229,6 +242,7 @@ class AsyncClient:
                 Deadline.after(self._timeout_s if timeout_s is None else timeout_s),
             ),
             self._on_retry,
+            self._server.error_aio,
         )
 
     def chat(
@@ -290,9 +304,9 @@ class AsyncClient:
         attempts = Attempts(self._chosen(retry), Deadline.after(timeout_s))
         while True:
             try:
-                return await method(request, timeout=attempts.remaining_s())
+                return await method(request, timeout=attempts.remaining_s(), metadata=self._server.metadata())
             except grpc.RpcError as failure:
-                error = from_rpc_error(failure, self.target)
+                error = await self._server.error_aio(failure)
             wait = attempts.wait_after(error)
             if wait is None:
                 raise error

@@ -1,7 +1,17 @@
-"""Channels of clients."""
+"""Where a client's calls go, and with what."""
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
+
+import grpc
+
+from colibri.errors import ColibriError
+from colibri.rpc.status import from_rpc_error
+from colibri.security.channel import PLAIN, ChannelSecurity, Metadata
+from colibri.security.diagnose import failure, may_be_tls
+from colibri.transport.address import parse_address
 from colibri.transport.options import Options, channel_options
 
 #: A name is resolved again so often at most; gRPC's own 30 s would hide a server that came back elsewhere.
@@ -11,3 +21,32 @@ _RESOLVE_AGAIN_MS = 1000
 def client_options() -> Options:
     """Besides the options of all channels, whose backoff between attempts to connect ends at a second."""
     return [*channel_options(), ("grpc.dns_min_time_between_resolutions_ms", _RESOLVE_AGAIN_MS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """target: as gRPC takes it."""
+
+    target: str
+    security: ChannelSecurity
+
+    @classmethod
+    def of(cls, target: str, security: ChannelSecurity | None) -> Server:
+        """Raises ConfigError for what is no address, files of no use, and a token that would travel in clear."""
+        server = cls(str(parse_address(target, "target")), security or PLAIN)
+        server.security.check(server.target)
+        return server
+
+    def metadata(self) -> Metadata | None:
+        """Of each call. Raises ConfigError where the token's file holds none any more."""
+        return self.security.metadata()
+
+    def error(self, error: grpc.RpcError, *, waited: bool = False) -> ColibriError:
+        """What a call failed with. waited: it was to wait for a connection."""
+        return failure(error, self.target, self.target, self.security, waited=waited)
+
+    async def error_aio(self, error: grpc.RpcError, *, waited: bool = False) -> ColibriError:
+        """As `error`, which may look at the server once more, and so must not run in an event loop."""
+        if may_be_tls(error, waited=waited):
+            return await asyncio.to_thread(self.error, error, waited=waited)
+        return from_rpc_error(error, self.target)

@@ -7,10 +7,11 @@ from types import TracebackType
 from typing import Self
 
 import grpc
+from google.protobuf.message import Message
 
+from colibri.client.channel import Server
 from colibri.errors import WorkerLost
-from colibri.rpc.status import from_rpc_error
-from colibri.transport.address import parse_address
+from colibri.security.channel import ChannelSecurity
 from colibri.transport.options import channel_options
 from colibri.v1 import operator_pb2 as pb
 from colibri.v1 import operator_pb2_grpc
@@ -24,35 +25,46 @@ OnProgress = Callable[[pb.ChangeProgress], None]
 
 class Operator:
     """One channel to a serving deployment. target: "unix:/path" or "host:port"; on_progress: hears each step of a
-    change. All raise ColibriError as the server does; a change that fails is taken back by it."""
+    change; security: of the channel, and the token of its calls. All raise ColibriError as the server does; a change
+    that fails is taken back by it."""
 
-    def __init__(self, target: str, on_progress: OnProgress = lambda step: None) -> None:
-        self.target = str(parse_address(target, "target"))
+    def __init__(
+        self,
+        target: str,
+        on_progress: OnProgress = lambda step: None,
+        security: ChannelSecurity | None = None,
+    ) -> None:
+        self._server = Server.of(target, security)
+        self.target = self._server.target
         self._on_progress = on_progress
-        self._channel = grpc.insecure_channel(self.target, options=channel_options())
+        self._channel = self._server.security.open(self.target, channel_options())
         self._stub: operator_pb2_grpc.OperatorStub = operator_pb2_grpc.OperatorStub(self._channel)
 
     def status(self, *, experts: bool = False, timeout_s: float = STATUS_TIMEOUT_S) -> pb.ClusterStatusReply:
         """experts: with the ids that each worker holds."""
         try:
-            return self._stub.ClusterStatus(pb.ClusterStatusRequest(experts=experts), timeout=timeout_s)
+            return self._stub.ClusterStatus(
+                pb.ClusterStatusRequest(experts=experts),
+                timeout=timeout_s,
+                metadata=self._server.metadata(),
+            )
         except grpc.RpcError as error:
-            raise from_rpc_error(error, self.target) from None
+            raise self._server.error(error) from None
 
     def scale(self, workers: int, timeout_s: float) -> pb.ChangeProgress:
         request = pb.ScaleRequest(workers=workers, timeout_s=timeout_s)
-        return self._change(self._stub.Scale(request, timeout=timeout_s + _SLACK_S))
+        return self._change(self._stub.Scale, request, timeout_s)
 
     def drain(self, worker: str, undo: bool, timeout_s: float) -> pb.ChangeProgress:
         request = pb.DrainRequest(worker=worker, undo=undo, timeout_s=timeout_s)
-        return self._change(self._stub.Drain(request, timeout=timeout_s + _SLACK_S))
+        return self._change(self._stub.Drain, request, timeout_s)
 
     def move(self, layer: int, expert: int, to: str, from_worker: str, timeout_s: float) -> pb.ChangeProgress:
         """Either name may be empty: no new holder, or nobody dropped."""
         request = pb.MoveRequest(
             layer=layer, expert=expert, to=to, timeout_s=timeout_s, **{"from": from_worker}
         )
-        return self._change(self._stub.Move(request, timeout=timeout_s + _SLACK_S))
+        return self._change(self._stub.Move, request, timeout_s)
 
     def close(self) -> None:
         self._channel.close()
@@ -65,14 +77,17 @@ class Operator:
     ) -> None:
         self.close()
 
-    def _change(self, call: Iterable[pb.ChangeProgress]) -> pb.ChangeProgress:
+    def _change(
+        self, method: Callable[..., Iterable[pb.ChangeProgress]], request: Message, timeout_s: float
+    ) -> pb.ChangeProgress:
         """The last message of a change."""
         last: pb.ChangeProgress | None = None
+        call = method(request, timeout=timeout_s + _SLACK_S, metadata=self._server.metadata())
         try:
             for last in call:
                 self._on_progress(last)
         except grpc.RpcError as error:
-            raise from_rpc_error(error, self.target) from None
+            raise self._server.error(error) from None
         if last is None or not last.done:
             raise WorkerLost(f"{self.target} ended a change without saying that it is done", peer=self.target)
         return last

@@ -19,12 +19,12 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from colibri.client.channel import client_options
+from colibri.client.channel import Server, client_options
 from colibri.client.retry import Attempts, Retry
 from colibri.client.sync import QUICK_S, ask
 from colibri.deadline import Deadline
 from colibri.errors import FrameError, InvalidInput
-from colibri.transport.address import parse_address
+from colibri.security.channel import ChannelSecurity, Metadata
 from colibri.transport.options import CONTROL_MESSAGE_BYTES
 from colibri.v1 import router_pb2 as pb
 from colibri.v1 import router_pb2_grpc
@@ -58,17 +58,20 @@ class LayerCalls:
 class RemoteMoe:
     """The connection that the replaced blocks share. Thread-safe; `close` ends it, and the model with it."""
 
-    def __init__(self, target: str, timeout_s: float, retry: Retry | None) -> None:
-        self.target = str(parse_address(target, "target"))
+    def __init__(
+        self, target: str, timeout_s: float, retry: Retry | None, security: ChannelSecurity | None = None
+    ) -> None:
+        self._server = Server.of(target, security)
+        self.target = self._server.target
         self._timeout_s = timeout_s
         self._retry = retry
-        self._channel = grpc.insecure_channel(self.target, options=client_options())
+        self._channel = self._server.security.open(self.target, client_options())
         self._stub = router_pb2_grpc.RouterStub(self._channel)
         self._lock = threading.Lock()
         self._layers: dict[int, LayerCalls] = {}
         try:
             self.info = ask(
-                self._stub.RouterInfo, pb.RouterInfoRequest(), self._attempts(QUICK_S), self.target
+                self._stub.RouterInfo, pb.RouterInfoRequest(), self._attempts(QUICK_S), self._server
             )
         except BaseException:
             self._channel.close()
@@ -93,7 +96,8 @@ class RemoteMoe:
         try:
             for at in range(0, len(rows), step):
                 request = self._request(layer, rows[at : at + step])
-                under_way.append((_Started(self._stub, request, deadline.remaining()), request))
+                started = _Started(self._stub, request, deadline.remaining(), self._server.metadata())
+                under_way.append((started, request))
                 if len(under_way) == _UNDER_WAY:
                     merged.append(self._finish(*under_way.popleft(), deadline))
             while under_way:
@@ -106,7 +110,7 @@ class RemoteMoe:
     def gate(self, layer: int, rows: Rows) -> NDArray[np.uint32]:
         """uint32 [rows, top_k]: the experts that the server chooses, the likeliest first."""
         request = pb.GateRequest(layer=layer, rows=len(rows), hidden=rows.shape[1], data=_data(rows))
-        reply = ask(self._stub.Gate, request, self._attempts(QUICK_S), self.target)
+        reply = ask(self._stub.Gate, request, self._attempts(QUICK_S), self._server)
         if len(reply.expert) != len(rows) * self.info.top_k:
             raise FrameError(
                 f"{self.target}: {len(reply.expert)} experts for {len(rows)} rows", peer=self.target
@@ -141,7 +145,7 @@ class RemoteMoe:
     def _finish(
         self, call: Callable[..., pb.ForwardReply], request: pb.ForwardRequest, deadline: Deadline
     ) -> Rows:
-        reply = ask(call, request, Attempts(self._retry, deadline), self.target)
+        reply = ask(call, request, Attempts(self._retry, deadline), self._server)
         return self._rows_of(reply, request.rows)
 
     def _request(self, layer: int, rows: Rows) -> pb.ForwardRequest:
@@ -165,14 +169,24 @@ class _Started:
     """A Forward that is under way; asked again, it begins anew."""
 
     def __init__(
-        self, stub: router_pb2_grpc.RouterStub, request: pb.ForwardRequest, timeout_s: float | None
+        self,
+        stub: router_pb2_grpc.RouterStub,
+        request: pb.ForwardRequest,
+        timeout_s: float | None,
+        metadata: Metadata | None,
     ) -> None:
         self._stub = stub
-        self._first: grpc.Future[pb.ForwardReply] | None = stub.Forward.future(request, timeout=timeout_s)
+        self._first: grpc.Future[pb.ForwardReply] | None = stub.Forward.future(
+            request, timeout=timeout_s, metadata=metadata
+        )
 
-    def __call__(self, request: pb.ForwardRequest, timeout: float | None) -> pb.ForwardReply:
+    def __call__(
+        self, request: pb.ForwardRequest, timeout: float | None, metadata: Metadata | None
+    ) -> pb.ForwardReply:
         first, self._first = self._first, None
-        return self._stub.Forward(request, timeout=timeout) if first is None else first.result()
+        if first is not None:
+            return first.result()
+        return self._stub.Forward(request, timeout=timeout, metadata=metadata)
 
     def cancel(self) -> None:
         if self._first is not None:
@@ -184,18 +198,24 @@ def _data(rows: Rows) -> bytes:
 
 
 def remote_moe(
-    model: Any, target: str, *, timeout_s: float = 60.0, retry: Retry | None = _RETRY
+    model: Any,
+    target: str,
+    *,
+    timeout_s: float = 60.0,
+    retry: Retry | None = _RETRY,
+    security: ChannelSecurity | None = None,
 ) -> RemoteMoe:
     """Replaces the MoE blocks of `model` (a transformers Mixtral, MixtralForCausalLM or its base) in place by calls
     to the server at `target` (`colibri serve` or `colibri router` of the same checkpoint), and drops their weights.
 
     The model then is for inference: its parameters take no gradients any more. timeout_s: of one layer's call,
-    retries included. Before anything is changed, shapes are compared, and on some rows what each layer's gate
-    chooses: raises InvalidInput where the server has another model. The blocks' errors are ColibriError.
+    retries included; security: of the channel and its calls, as Client's. Before anything is changed, shapes are
+    compared, and on some rows what each layer's gate chooses: raises InvalidInput where the server has another model.
+    The blocks' errors are ColibriError.
     """
     torch = importlib.import_module("torch")
     blocks = _blocks(model)
-    remote = RemoteMoe(target, timeout_s, retry)
+    remote = RemoteMoe(target, timeout_s, retry, security)
     try:
         _compare(torch, model.config, [block for _, _, block in blocks], remote)
     except BaseException:

@@ -38,12 +38,15 @@ class EventStream(Iterator[Event]):
         resumption: Resumption,
         attempts: Attempts,
         on_retry: OnRetry | None = None,
+        typed: Callable[[grpc.RpcError], ColibriError] | None = None,
     ) -> None:
+        """typed: what a call failed with; None: from its status alone."""
         self._start = start
         self._abort = abort
         self._resumption = resumption
         self._attempts = attempts
         self._on_retry = on_retry
+        self._typed = typed or (lambda error: from_rpc_error(error, resumption.target))
         self._closed = threading.Event()
         self._failed: ColibriError | None = None
         self._call: Call | None = None
@@ -101,7 +104,7 @@ class EventStream(Iterator[Event]):
             return None
         except grpc.RpcError as error:
             self._call = None
-            self._lost(from_rpc_error(error, self._resumption.target))
+            self._lost(self._typed(error))
             return None
         event = self._resumption.take(to_event(reply, self._resumption.target))
         if event is not None:

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 
-from colibri.client.channel import client_options
+from colibri.client.channel import Server, client_options
 from colibri.client.messages import (
     ModelInfo,
     Tokenized,
@@ -26,8 +26,7 @@ from colibri.client.retry import Attempts, Retry
 from colibri.client.stream import EventStream, OnRetry
 from colibri.deadline import Deadline
 from colibri.generation import Chat
-from colibri.rpc.status import from_rpc_error
-from colibri.transport.address import parse_address
+from colibri.security.channel import ChannelSecurity
 from colibri.v1 import generation_pb2 as pb
 from colibri.v1 import generation_pb2_grpc
 
@@ -38,7 +37,8 @@ _Reply = TypeVar("_Reply")
 
 
 class Client:
-    """One channel to a coordinator; share it between threads. target: "unix:/path" or "host:port".
+    """One channel to a coordinator; share it between threads. target: "unix:/path" or "host:port"; security: of the
+    channel, and the token of its calls (None: in clear, without one).
 
     Errors are those of colibri.errors, as the server raised them; one that never reached a server names its
     target. timeout_s: of a whole answer, where `generate` is not told another one. retry: None asks nothing
@@ -53,12 +53,14 @@ class Client:
         timeout_s: float = 600.0,
         retry: Retry | None = None,
         on_retry: OnRetry | None = None,
+        security: ChannelSecurity | None = None,
     ) -> None:
-        self.target = str(parse_address(target, "target"))
+        self._server = Server.of(target, security)
+        self.target = self._server.target
         self._timeout_s = timeout_s
         self._retry = retry
         self._on_retry = on_retry
-        self._channel = grpc.insecure_channel(self.target, options=client_options())
+        self._channel = self._server.security.open(self.target, client_options())
         self._stub = generation_pb2_grpc.GenerationStub(self._channel)
 
     def wait_ready(self, timeout_s: float) -> None:
@@ -66,9 +68,14 @@ class Client:
         seconds.
         """
         try:
-            self._stub.ModelInfo(pb.ModelInfoRequest(), timeout=timeout_s, wait_for_ready=True)
+            self._stub.ModelInfo(
+                pb.ModelInfoRequest(),
+                timeout=timeout_s,
+                wait_for_ready=True,
+                metadata=self._server.metadata(),
+            )
         except grpc.RpcError as error:
-            raise from_rpc_error(error, self.target) from None
+            raise self._server.error(error, waited=True) from None
 
     def generate(
         self,
@@ -93,7 +100,9 @@ class Client:
     ) -> EventStream:
         """As `generate`, for a message that is made already."""
         return EventStream(
-            lambda message, seconds: self._stub.Generate(message, timeout=seconds),
+            lambda message, seconds: self._stub.Generate(
+                message, timeout=seconds, metadata=self._server.metadata()
+            ),
             lambda request_id: self._ask(
                 self._stub.Abort, pb.AbortRequest(request_id=request_id), QUICK_S, retry=False
             ),
@@ -103,6 +112,7 @@ class Client:
                 Deadline.after(self._timeout_s if timeout_s is None else timeout_s),
             ),
             self._on_retry,
+            self._server.error,
         )
 
     def chat(
@@ -156,7 +166,7 @@ class Client:
         self, method: Callable[..., _Reply], request: Any, timeout_s: float, *, retry: RetryChoice = None
     ) -> _Reply:
         attempts = Attempts(self._chosen(retry), Deadline.after(timeout_s))
-        return ask(method, request, attempts, self.target, self._on_retry)
+        return ask(method, request, attempts, self._server, self._on_retry)
 
     def _chosen(self, retry: RetryChoice) -> Retry | None:
         return (self._retry if retry is None else retry) or None
@@ -166,15 +176,15 @@ def ask(
     method: Callable[..., _Reply],
     request: Any,
     attempts: Attempts,
-    target: str,
+    server: Server,
     on_retry: OnRetry | None = None,
 ) -> _Reply:
     """A unary call with its retries. Raises ColibriError."""
     while True:
         try:
-            return method(request, timeout=attempts.remaining_s())
+            return method(request, timeout=attempts.remaining_s(), metadata=server.metadata())
         except grpc.RpcError as failure:
-            error = from_rpc_error(failure, target)
+            error = server.error(failure)
         wait = attempts.wait_after(error)
         if wait is None:
             raise error

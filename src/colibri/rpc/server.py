@@ -1,8 +1,8 @@
-"""The one way to build a gRPC server here: typed errors, health, reflection, bounded concurrency.
+"""The one way to build a gRPC server here: who may call, typed errors, health, reflection, bounded concurrency.
 
 Servicers raise ColibriError; the server turns it into a status, and bytes that are no message into
-INVALID_ARGUMENT. Calls beyond the limit are refused with a retryable RESOURCE_EXHAUSTED. Health has threads of its
-own, so that it answers whatever else runs.
+INVALID_ARGUMENT. Calls beyond the limit are refused with a retryable RESOURCE_EXHAUSTED, those of strangers before
+their message is read. Health has threads of its own, so that it answers whatever else runs, and whoever asks.
 """
 
 from __future__ import annotations
@@ -20,6 +20,12 @@ from grpc_reflection.v1alpha import reflection
 
 from colibri.errors import Busy, ColibriError, ConfigError, InvalidInput
 from colibri.rpc.status import abort
+from colibri.security.access import Access, Rules
+from colibri.security.bind import checked_bind, is_local
+from colibri.security.roles import Scope
+from colibri.security.server import ServerSecurity
+from colibri.security.server_certificates import ServerCertificates
+from colibri.security.tokens import TokenFile
 from colibri.transport.address import TcpAddress, UnixAddress, claim_unix_path, parse_address
 from colibri.transport.options import Options, server_options
 
@@ -33,10 +39,12 @@ _HEALTH_PREFIX = f"/{health.SERVICE_NAME}/"
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """name: full name, e.g. 'colibri.v1.Expert'; register: adds its handlers to a grpc.Server."""
+    """name: full name, e.g. 'colibri.v1.Expert'; register: adds its handlers to a grpc.Server; scope: what its callers
+    must be allowed."""
 
     name: str
     register: Callable[[grpc.Server], object]
+    scope: Scope = Scope.CLIENT
 
 
 class RpcServer:
@@ -89,23 +97,40 @@ def build_server(
     max_calls: int = 64,
     options: Options | None = None,
     name: str = "server",
+    security: ServerSecurity | None = None,
 ) -> RpcServer:
     """A bound server, not yet started.
 
     listen: "unix:/path" or "host:port" (port 0: a free one). max_calls: calls that may run at once, open
     streams included; one more is refused with RESOURCE_EXHAUSTED. options: default server_options(). name:
-    names this process in refusals. Raises ConfigError when the address cannot be bound.
+    names this process in refusals. security: None: none, for addresses of this machine. Raises ConfigError when the
+    address cannot be bound, or must not be without TLS and callers' credentials.
     """
-    address = parse_address(listen, "listen")
+    security = security or ServerSecurity()
+    address = checked_bind(
+        parse_address(listen, "listen"),
+        "listen",
+        tls=security.tls_cert is not None,
+        callers_known=security.callers_known,
+        insecure=security.insecure,
+    )
+    local = is_local(address)
     if max_calls < 1:
         raise ConfigError("max_calls", "at least 1", max_calls)
     if isinstance(address, UnixAddress):
         claim_unix_path(address.path, "listen")
+    rules = Rules(
+        {service.name: service.scope for service in services},
+        None if security.tokens is None else TokenFile(security.tokens),
+        roles=security.client_ca is not None,
+        here=not local and not security.callers_known,
+    )
+    credentials = _credentials(security)
     calls = ThreadPoolExecutor(max_calls + _REFUSING_THREADS, thread_name_prefix="colibri-call")
     checks = ThreadPoolExecutor(_HEALTH_THREADS, thread_name_prefix="colibri-health")
     server = grpc.server(
         calls,
-        interceptors=[_Guard(name, max_calls, checks)],
+        interceptors=[_Guard(name, max_calls, checks, Access(name, rules))],
         options=server_options() if options is None else options,
     )
     statuses = health.HealthServicer()
@@ -113,9 +138,14 @@ def build_server(
     for service in services:
         service.register(server)
     names = [service.name for service in services]
-    reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+    if local if security.reflection is None else security.reflection:
+        reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
     try:
-        port = server.add_insecure_port(str(address))
+        port = (
+            server.add_insecure_port(str(address))
+            if credentials is None
+            else server.add_secure_port(str(address), credentials)
+        )
     except RuntimeError as error:
         raise ConfigError("listen", "an address that can be bound", listen) from error
     target = str(TcpAddress(address.host, port) if isinstance(address, TcpAddress) else address)
@@ -124,14 +154,22 @@ def build_server(
     return result
 
 
-class _Guard(grpc.ServerInterceptor):
-    """Wraps every handler: the call limit, typed errors to statuses; health goes to its own threads."""
+def _credentials(security: ServerSecurity) -> grpc.ServerCredentials | None:
+    if security.tls_cert is None or security.tls_key is None:
+        return None
+    return ServerCertificates(security.tls_cert, security.tls_key, security.client_ca).credentials()
 
-    def __init__(self, name: str, max_calls: int, checks: ThreadPoolExecutor) -> None:
+
+class _Guard(grpc.ServerInterceptor):
+    """Wraps every handler: who may call, the call limit, typed errors to statuses; health goes to its own threads and
+    answers everybody."""
+
+    def __init__(self, name: str, max_calls: int, checks: ThreadPoolExecutor, access: Access) -> None:
         self._name = name
         self._max_calls = max_calls
         self._free = BoundedSemaphore(max_calls)
         self._checks = checks
+        self._access = access
 
     def intercept_service(
         self,
@@ -141,11 +179,15 @@ class _Guard(grpc.ServerInterceptor):
         handler = continuation(handler_call_details)
         if handler is None:
             return None
-        if handler_call_details.method.startswith(_HEALTH_PREFIX):
+        method = str(handler_call_details.method)
+        if method.startswith(_HEALTH_PREFIX):
             return _rebuilt(handler, self._on_health_threads(_behaviour(handler)))
+        refusal = self._access.at_arrival(method, handler_call_details.invocation_metadata or ())
+        if refusal is not None:
+            return _refused(handler, refusal)
         wrap = self._streaming if handler.response_streaming else self._unary
         lenient = not handler.request_streaming
-        return _rebuilt(handler, wrap(_behaviour(handler)), lenient=lenient)
+        return _rebuilt(handler, wrap(_behaviour(handler), method), lenient=lenient)
 
     def _on_health_threads(self, behaviour: Callable[..., Any]) -> Callable[..., Any]:
         def check(*args: Any) -> Any:
@@ -159,10 +201,11 @@ class _Guard(grpc.ServerInterceptor):
         )
         return check
 
-    def _unary(self, behaviour: Callable[..., Any]) -> Callable[..., Any]:
+    def _unary(self, behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
         def call(request: Any, context: grpc.ServicerContext) -> Any:
             self._enter(context)
             try:
+                self._access.at_start(method, context)
                 return behaviour(_well_formed(request), context)
             except ColibriError as error:
                 abort(context, error)
@@ -173,10 +216,11 @@ class _Guard(grpc.ServerInterceptor):
 
         return call
 
-    def _streaming(self, behaviour: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+    def _streaming(self, behaviour: Callable[..., Any], method: str) -> Callable[..., Iterator[Any]]:
         def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             self._enter(context)
             try:
+                self._access.at_start(method, context)
                 yield from behaviour(_well_formed(request), context)
             except ColibriError as error:
                 abort(context, error)
@@ -199,13 +243,31 @@ class _Guard(grpc.ServerInterceptor):
             )
 
     def _unexpected(self, context: grpc.ServicerContext, error: Exception) -> None:
-        # context.abort and a broken stream also arrive here, as bare exceptions that grpc itself must see.
-        if type(error) is Exception or isinstance(error, grpc.RpcError):
+        # context.abort and a broken stream also arrive here, as bare exceptions that grpc itself must see. It would
+        # tell the caller the text of any other.
+        if (type(error) is Exception and not error.args) or (
+            isinstance(error, grpc.RpcError) and not context.is_active()
+        ):
             raise error
         _log.error("%s: unexpected error in a call", self._name, exc_info=error)
         abort(
             context, ColibriError(f"{self._name}: internal error ({type(error).__name__})", peer=self._name)
         )
+
+
+def _refused(
+    handler: grpc.RpcMethodHandler[Any, Any], refusal: ColibriError
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """In place of a handler: it reads nothing of the request."""
+
+    def refuse(request: Any, context: grpc.ServicerContext) -> Any:
+        abort(context, refusal)
+
+    def refuse_streaming(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        abort(context, refusal)
+        yield None
+
+    return _made(handler, refuse_streaming if handler.response_streaming else refuse, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +311,17 @@ def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> Callable[..., Any]:
 def _rebuilt(
     handler: grpc.RpcMethodHandler[Any, Any], behaviour: Callable[..., Any], *, lenient: bool = False
 ) -> grpc.RpcMethodHandler[Any, Any]:
+    read = handler.request_deserializer
+    return _made(handler, behaviour, _lenient(read) if lenient else read, handler.response_serializer)
+
+
+def _made(
+    handler: grpc.RpcMethodHandler[Any, Any],
+    behaviour: Callable[..., Any],
+    read: Callable[[bytes], Any] | None,
+    write: Callable[[Any], bytes] | None,
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """Of the same kind as `handler`."""
     if handler.request_streaming:
         make = (
             grpc.stream_stream_rpc_method_handler
@@ -261,5 +334,4 @@ def _rebuilt(
             if handler.response_streaming
             else grpc.unary_unary_rpc_method_handler
         )
-    read = handler.request_deserializer
-    return make(behaviour, _lenient(read) if lenient else read, handler.response_serializer)
+    return make(behaviour, read, write)

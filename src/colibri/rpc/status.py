@@ -6,6 +6,7 @@ The code is the error's own; the details are its message; trailing metadata carr
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import NoReturn
 
@@ -14,6 +15,9 @@ import grpc.aio
 
 from colibri import errors
 from colibri.errors import Code, ColibriError
+from colibri.security.public_text import public_text
+
+_log = logging.getLogger(__name__)
 
 ERROR_KEY = "colibri-error"
 RETRYABLE_KEY = "colibri-retryable"
@@ -36,6 +40,8 @@ _BY_CODE: dict[grpc.StatusCode, type[ColibriError]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.Busy,
     grpc.StatusCode.UNAVAILABLE: errors.WorkerLost,
     grpc.StatusCode.DATA_LOSS: errors.FrameError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDenied,
 }
 #: gRPC refuses metadata above 8 KiB; each byte of the details may travel percent-encoded, three times as long.
 _MAX_DETAILS_BYTES = 1000
@@ -47,14 +53,17 @@ def metadata_of(error: ColibriError) -> tuple[tuple[str, str], ...]:
     if error.retry_after_s is not None:
         items.append((RETRY_AFTER_KEY, str(max(0, round(error.retry_after_s * 1000)))))
     if error.peer is not None:
-        items.append((PEER_KEY, _ascii(error.peer)))
+        items.append((PEER_KEY, _ascii(public_text(error.peer))))
     return tuple(items)
 
 
 def abort(context: grpc.ServicerContext, error: ColibriError) -> NoReturn:
-    """Ends the call with the error's status."""
+    """Ends the call with the error's status. What strangers must not read is left out of its text."""
     context.set_trailing_metadata(metadata_of(error))
-    text = error.message.encode()
+    told = public_text(error.message)
+    if told != error.message:
+        _log.warning("told as %r: %s", told, error.message)
+    text = told.encode()
     if len(text) > _MAX_DETAILS_BYTES:
         text = text[: _MAX_DETAILS_BYTES - 3] + b"..."
     context.abort(_CODE[error.code], text.decode(errors="ignore"))

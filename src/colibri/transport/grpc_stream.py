@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 import grpc
 
 from colibri.errors import DeadlineExpired, WorkerLost
+from colibri.security.channel import PLAIN, ChannelSecurity
 from colibri.transport.link import SEND_TIMEOUT_S, LinkKind
 from colibri.transport.options import channel_options
 
@@ -23,11 +24,11 @@ QUEUED_BYTES = 64 << 20
 _JOIN_TIMEOUT_S = 5.0
 
 
-def open_channel(target: str, max_message_bytes: int) -> grpc.Channel:
+def open_channel(target: str, max_message_bytes: int, security: ChannelSecurity = PLAIN) -> grpc.Channel:
     """A channel to one worker, for its data plane and its control calls. target: "unix:/path" or "host:port";
     max_message_bytes: FrameLimits.max_frame_bytes, as on the worker's side. It connects with its first
     call."""
-    return grpc.insecure_channel(target, options=channel_options(max_message_bytes))
+    return security.open(target, channel_options(max_message_bytes))
 
 
 class GrpcStreamLink:

@@ -11,13 +11,14 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from colibri.client.channel import Server
 from colibri.deadline import Clock, Deadline
 from colibri.errors import ColibriError, FrameError, WorkerLost
 from colibri.generation import FinishReason
 from colibri.load.record import Recording
 from colibri.load.workload import LoadRequest
 from colibri.rpc.status import from_status
-from colibri.transport.address import parse_address
+from colibri.security.channel import ChannelSecurity
 from colibri.transport.options import MAX_STREAMS, channel_options
 from colibri.v1 import generation_pb2 as pb
 from colibri.v1 import generation_pb2_grpc
@@ -31,12 +32,21 @@ RESUME_PAUSE_S = 0.2
 class GrpcTarget:
     """target: "unix:/path" or "host:port"; in_flight: requests at once, for which connections are made.
 
-    resume: an answer that fails with a retryable error is continued from its tokens and last receipt, within
-    the request's own time, and counted; otherwise it is a failed request.
+    security: of the channels, and the token of the calls. resume: an answer that fails with a retryable error is
+    continued from its tokens and last receipt, within the request's own time, and counted; otherwise it is a failed
+    request.
     """
 
-    def __init__(self, target: str, *, in_flight: int = STREAMS_PER_CONNECTION, resume: bool = False) -> None:
-        self.target = str(parse_address(target, "target"))
+    def __init__(
+        self,
+        target: str,
+        *,
+        in_flight: int = STREAMS_PER_CONNECTION,
+        resume: bool = False,
+        security: ChannelSecurity | None = None,
+    ) -> None:
+        self._server = Server.of(target, security)
+        self.target = self._server.target
         self._connections = math.ceil(in_flight / STREAMS_PER_CONNECTION)
         self._resume = resume
         self._channels: list[grpc.aio.Channel] = []
@@ -46,19 +56,24 @@ class GrpcTarget:
         # Made here: a channel belongs to the event loop that runs when it is made.
         options = channel_options()
         self._channels = [
-            grpc.aio.insecure_channel(self.target, options=options) for _ in range(self._connections)
+            self._server.security.open_aio(self.target, options) for _ in range(self._connections)
         ]
         stubs = [generation_pb2_grpc.GenerationStub(channel) for channel in self._channels]
         self._stubs = itertools.cycle(stubs)
         try:
             await asyncio.gather(
                 *(
-                    stub.ModelInfo(pb.ModelInfoRequest(), timeout=timeout_s, wait_for_ready=True)
+                    stub.ModelInfo(
+                        pb.ModelInfoRequest(),
+                        timeout=timeout_s,
+                        wait_for_ready=True,
+                        metadata=self._server.metadata(),
+                    )
                     for stub in stubs
                 )
             )
         except grpc.aio.AioRpcError as error:
-            raise _typed(error, self.target) from None
+            raise await self._server.error_aio(error, waited=True) from None
 
     async def send(self, recording: Recording, timeout_s: float) -> None:
         deadline = Deadline.after(timeout_s, recording.clock)
@@ -82,7 +97,9 @@ class GrpcTarget:
     async def _attempt(self, recording: Recording, deadline: Deadline, clock: Clock) -> None:
         receipt = recording.receipts[-1] if recording.receipts else 0
         message = to_message(recording.request, recording.ids, receipt)
-        call = next(self._stubs).Generate(message, timeout=deadline.remaining(clock))
+        call = next(self._stubs).Generate(
+            message, timeout=deadline.remaining(clock), metadata=self._server.metadata()
+        )
         recording.note_sent()
         finished = False
         try:

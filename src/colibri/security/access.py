@@ -1,0 +1,123 @@
+"""Who may call what on a server: asked before anything of a request is read, and again when the peer is known."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from colibri.deadline import Clock
+from colibri.errors import ColibriError, PermissionDenied
+from colibri.security.roles import Role, Scope, roles_for, roles_in
+from colibri.security.tokens import TokenFile
+
+_log = logging.getLogger(__name__)
+
+AUTHORIZATION = "authorization"
+#: Refusals are counted, and told at most so often, seconds: strangers must not fill a log.
+_TELL_S = 10.0
+_LOOPBACK = ("unix:", "ipv4:127.", "ipv6:%5B::1%5D", "ipv6:[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """scopes: by full name of service, CLIENT for others. tokens: None: nobody needs one. roles: callers without a
+    token are taken by the role in their certificate (the TLS handshake has demanded one). here: calls of scope
+    OPERATOR are for this machine only, since nothing says who calls."""
+
+    scopes: Mapping[str, Scope]
+    tokens: TokenFile | None = None
+    roles: bool = False
+    here: bool = False
+
+
+class Access:
+    """Thread-safe. name: of the server, in refusals."""
+
+    def __init__(self, name: str, rules: Rules, clock: Clock = time.monotonic) -> None:
+        self._rules = rules
+        self._refusals = _Refusals(name, clock)
+
+    def at_arrival(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> ColibriError | None:
+        """Why a call is refused whose headers have come; None: it is not. method: /package.Service/Method."""
+        rules = self._rules
+        if rules.tokens is None:
+            return None
+        shown = next((value for key, value in metadata if key == AUTHORIZATION), None)
+        try:
+            token = rules.tokens.check(shown if isinstance(shown, str) else None)
+        except ColibriError as error:
+            self._refusals.note(error)
+            return error
+        service, scope = self._needed(method)
+        if scope in token.scopes:
+            return None
+        denied = PermissionDenied(
+            f"{service}: expected a token of scope {scope.value}, got {token.name}'s, of scope {token.scope.value}"
+        )
+        self._refusals.note(denied)
+        return denied
+
+    def at_start(self, method: str, context: grpc.ServicerContext) -> None:
+        """Of a call that begins. Raises PermissionDenied."""
+        rules = self._rules
+        service, scope = self._needed(method)
+        denied: PermissionDenied | None = None
+        # PLANE calls have no tokens: machines show certificates.
+        if rules.roles and (rules.tokens is None or scope is Scope.PLANE):
+            roles = peer_roles(context)
+            if not any(scope in role.scopes for role in roles):
+                allowed = " or ".join(role.value for role in roles_for(scope))
+                got = " and ".join(role.value for role in roles)
+                denied = PermissionDenied(
+                    f"{service}: expected a certificate with the role {allowed}, got one with {got or 'no role'}"
+                )
+        elif rules.here and scope is Scope.OPERATOR and not context.peer().startswith(_LOOPBACK):
+            denied = PermissionDenied(
+                f"{service}: expected a caller on the server's own machine, since it has neither --tokens nor "
+                "--client-ca, got one from elsewhere"
+            )
+        if denied is not None:
+            self._refusals.note(denied, context.peer())
+            raise denied
+
+    def _needed(self, method: str) -> tuple[str, Scope]:
+        service = method.lstrip("/").partition("/")[0]
+        return service, self._rules.scopes.get(service, Scope.CLIENT)
+
+
+def peer_roles(context: grpc.ServicerContext) -> list[Role]:
+    """Of the caller's certificate, which the TLS handshake has verified."""
+    shown: Mapping[str, Any] = context.auth_context()
+    names: Iterable[bytes] = shown.get("x509_subject_alternative_name", ())
+    return roles_in(name.decode(errors="replace") for name in names)
+
+
+class _Refusals:
+    def __init__(self, name: str, clock: Clock) -> None:
+        self._name = name
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._untold = 0
+        self._told_at: float | None = None
+
+    def note(self, error: ColibriError, peer: str = "") -> None:
+        with self._lock:
+            self._untold += 1
+            now = self._clock()
+            if self._told_at is not None and now - self._told_at < _TELL_S:
+                return
+            count, self._untold, self._told_at = self._untold, 0, now
+        _log.warning(
+            "%s: refused %d call%s, the last%s: %s",
+            self._name,
+            count,
+            "" if count == 1 else "s",
+            f" from {peer}" if peer else "",
+            error.message,
+        )

@@ -1,0 +1,33 @@
+"""What may leave a server in an error: no folder of its machine, no key, no token."""
+
+from __future__ import annotations
+
+import re
+
+#: An absolute path, also behind "unix:" and "file:", up to what ends one in our texts.
+_PATH = re.compile(r"""(?<![\w./\])>])(?<!http:)(?<!https:)(?P<path>/+(?:[^\s/:;,'"()<>|`]+/*)+)""")
+#: In quotes a path may hold blanks.
+_QUOTED = re.compile(r"""(?<=(['"`]))(?P<path>/[^'"`\n]+)(?=\1)""")
+#: /package.Service/Method, as gRPC writes it.
+_METHOD = re.compile(r"/[A-Za-z_][\w]*(?:\.\w+)+/\w+")
+#: A file's name that says what it is and nothing of the machine.
+_FILE = re.compile(r"[\w.-]+\.[A-Za-z]\w*")
+_PEM = re.compile(r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|$)", re.DOTALL)
+_BEARER = re.compile(r"(?i)\b(bearer)\s+[\w.~+/=-]+")
+_TOKEN = re.compile(r"\bclb_[\w-]+")
+
+
+def public_text(text: str) -> str:
+    """The text without paths (a file's last component stays), PEM blocks and tokens."""
+    text = _PEM.sub("<key>", text)
+    text = _BEARER.sub(r"\1 <token>", text)
+    text = _TOKEN.sub("<token>", text)
+    return _PATH.sub(_without_folder, _QUOTED.sub(_without_folder, text))
+
+
+def _without_folder(found: re.Match[str]) -> str:
+    path = found["path"]
+    if _METHOD.fullmatch(path):
+        return path
+    name = path.rstrip("/.").rpartition("/")[2]
+    return name if _FILE.fullmatch(name) and not path.endswith("/") else "<path>"

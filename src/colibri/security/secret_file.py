@@ -1,0 +1,75 @@
+"""Files that hold secrets: read only where no stranger can, and looked at again when they change."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from colibri.errors import ConfigError
+
+#: Of a certificate, a key or a token file.
+MAX_BYTES = 1 << 20
+
+#: Tells one content of a file from the next: device, inode, size, time of change in nanoseconds. A file that is
+#: replaced by renaming has another inode, one behind a symbolic link that is switched, too.
+Stamp = tuple[int, int, int, int]
+
+
+def read_file(path: Path, field: str, *, secret: bool) -> bytes:
+    """secret: nobody else may read or change it. Raises ConfigError naming `field`."""
+    try:
+        # Not blocking: a pipe without a writer must not hold up a start.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise ConfigError(field, "a file that can be read", f"{path} ({error.strerror})") from None
+    with os.fdopen(descriptor, "rb") as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise ConfigError(field, "a regular file", path)
+        if secret:
+            _check_private(path, facts, field)
+        if facts.st_size > MAX_BYTES:
+            raise ConfigError(field, f"at most {MAX_BYTES} bytes", f"{facts.st_size} in {path}")
+        try:
+            return file.read(MAX_BYTES)
+        except OSError as error:
+            raise ConfigError(field, "a file that can be read", f"{path} ({error.strerror})") from None
+
+
+def stamp(path: Path) -> Stamp | None:
+    """None where nothing can be looked at."""
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+def write_file(path: Path, data: bytes, *, secret: bool) -> None:
+    """Whole or not at all, and never readable by others in between. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            if not secret:
+                os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _check_private(path: Path, facts: os.stat_result, field: str) -> None:
+    """The rule of OpenSSH and PostgreSQL for key files. Group root's read bit is what Kubernetes gives to mounted
+    secrets, which root owns."""
+    if facts.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(field, f"a file of user {os.geteuid()} or root", f"{path}, of user {facts.st_uid}")
+    allowed = 0o740 if facts.st_uid == 0 else 0o700
+    mode = stat.S_IMODE(facts.st_mode)
+    if mode & ~allowed & 0o777:
+        raise ConfigError(
+            field, "a file that others cannot read or write (chmod 600)", f"{path}, mode {mode:04o}"
+        )

@@ -1,0 +1,36 @@
+"""What a server is protected with, as one value. Free of gRPC: a worker reads it before it pins itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from colibri.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSecurity:
+    """tls_cert, tls_key: of this server, PEM: it speaks TLS. client_ca: callers must show a certificate of these CAs.
+    tokens: file of the bearer tokens that callers must show one of. insecure: others may reach it though strangers
+    are not kept out. reflection: None: on, unless other machines reach the server. Raises ConfigError, naming the
+    option, for values that make no sense together."""
+
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    client_ca: Path | None = None
+    tokens: Path | None = None
+    insecure: bool = False
+    reflection: bool | None = None
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing, given = (
+                ("--tls-cert", "--tls-key") if self.tls_cert is None else ("--tls-key", "--tls-cert")
+            )
+            raise ConfigError(missing, f"a file, with {given}", "none")
+        if self.client_ca is not None and self.tls_cert is None:
+            raise ConfigError("--tls-cert", "a file, with --client-ca", "none")
+
+    @property
+    def callers_known(self) -> bool:
+        return self.tokens is not None or self.client_ca is not None
