@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from colibri.cluster.cpu_list import parse_cpu_list
+
 
 def cpu_quota(sysfs: Path, proc: Path) -> float | None:
     """CPUs' worth of time that the tightest group on the way up to the root grants (v2 `cpu.max`, v1
@@ -46,6 +48,21 @@ def task_limit(sysfs: Path, proc: Path) -> int | None:
     folders = [*_folders_v2(sysfs, proc), *_folders_v1(sysfs, proc, "pids")]
     limits = (read(folder / "pids.max").strip() for folder in folders)
     return min((int(limit) for limit in limits if limit.isdecimal()), default=None)
+
+
+def cpuset(sysfs: Path, proc: Path, kind: str) -> frozenset[int] | None:
+    """Ids of the "cpus" or memory nodes ("mems") that the group may use; None: no limit, or not told.
+
+    The innermost group that says so is enough: what it may use is cut by all above it.
+    """
+    files = [folder / f"cpuset.{kind}.effective" for folder in _folders_v2(sysfs, proc)]
+    for folder in _folders_v1(sysfs, proc, "cpuset"):
+        files += [folder / f"cpuset.effective_{kind}", folder / f"cpuset.{kind}"]
+    for file in files:
+        ids = parse_cpu_list(read(file), str(file))
+        if ids:
+            return frozenset(ids)
+    return None
 
 
 def read(path: Path) -> str:

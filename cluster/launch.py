@@ -48,7 +48,8 @@ class LaunchOptions:
     worker is asked for its status every `poll_s`, and killed when it gives none for `hung_after_s`.
 
     memory: bytes that a worker's experts may take (None: any). allow_faults: workers let themselves be made to
-    misbehave. networks: by worker, those that run in a network namespace of their own.
+    misbehave. allow_cross_node: its CPUs and memory may lie on different NUMA nodes. networks: by worker, those that
+    run in a network namespace of their own.
     tls: None: in clear; insecure: in clear even where other machines reach them.
     """
 
@@ -64,6 +65,7 @@ class LaunchOptions:
     stable_s: float = 10.0
     memory: int | None = None
     allow_faults: bool = False
+    allow_cross_node: bool = False
     networks: Mapping[str, NetworkPlace] = field(default_factory=dict)
     poll_s: float = 2.0
     hung_after_s: float = 10.0
@@ -135,11 +137,12 @@ def worker_command(
         f"--listen={listen if place is None else place.listen}",
         f"--compute-mode={options.compute_mode}",
         f"--backend={options.backend}",
-        f"--threads={pin.threads}",
+        f"--cpu-threads={pin.threads}",
         f"--cpus={format_cpu_list(pin.cpus)}",
         f"--numa-node={pin.numa_node}",
         f"--parent-pid={os.getpid()}",
-        *(["--oversubscribed"] if pin.oversubscribed else []),
+        *(["--share-cpus"] if pin.oversubscribed else []),
+        *(["--allow-cross-node"] if options.allow_cross_node else []),
         *(["--yielding-start"] if yielding else []),
         *(["--allow-faults"] if options.allow_faults else []),
         *([] if options.memory is None else [f"--memory={options.memory}"]),

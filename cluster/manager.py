@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from colibri.cluster.commands import Command, Ticket
 from colibri.cluster.desired import Desired
-from colibri.cluster.pinning_plan import WorkerPlace, choose_pins
+from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.cluster.reconcile import ManagerOptions, Reconciler, Workforce
 from colibri.cluster.transaction import Step
 from colibri.deadline import Clock, Deadline
@@ -34,20 +34,21 @@ class ManagerView:
 
 
 class PlacementManager:
-    """Starts at once; `close` before the workforce ends. pins: places for a number of workers."""
+    """Starts at once; `close` before the workforce ends. places: for so many workers that join those with the
+    given places; raises ColibriError where there are none."""
 
     def __init__(
         self,
         workforce: Workforce,
         desired: Desired,
-        pins: Callable[[int], Sequence[WorkerPlace]],
+        places: Callable[[Sequence[WorkerPlace], int], Sequence[WorkerPlace]],
         options: ManagerOptions | None = None,
         *,
         log: Callable[[str], None] = lambda line: None,
         clock: Clock = time.monotonic,
     ) -> None:
         self._workforce = workforce
-        self._pins = pins
+        self._places = places
         self._options = options or ManagerOptions()
         self._log = log
         self._clock = clock
@@ -150,7 +151,7 @@ class PlacementManager:
         names = [name for name in after.workers if name not in taken]
         if not names:
             return
-        chosen = choose_pins(self._pins(len(after.workers)), list(taken.values()), len(names))
+        chosen = self._places(list(taken.values()), len(names))
         for name, pin in zip(names, chosen, strict=True):
             self._workforce.add(name, pin)
         self._state.reporter(ticket)(Step("prepare", f"starting {', '.join(names)}", epoch=self._state.epoch))

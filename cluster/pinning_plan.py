@@ -1,30 +1,62 @@
-"""Which worker gets which CPUs: pure arithmetic over a Topology, nothing is pinned here.
+"""Which worker gets which CPUs and which node's memory: pure arithmetic over a Topology, nothing is pinned here.
 
-Each worker lives on one NUMA node, where its memory is. Workers go to nodes in proportion to their CPUs; on a
-node they get disjoint whole cores while cores last, then disjoint hardware threads, then CPUs shared
-round-robin, which is reported as oversubscribed: such workers take turns.
+Each worker lives on one NUMA node, where its memory is, and beside its GPU if it has one. Workers go to nodes in
+proportion to their free cores; on a node they get whole cores that nobody else has. Where cores do not suffice, the
+plan is refused, unless sharing was asked for: then workers get disjoint hardware threads while those last, then CPUs
+in turn, which is reported as oversubscribed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
-from colibri.cluster.topology import NumaNode, Topology
-from colibri.errors import InvalidInput
+from colibri.cluster.core_shares import Tenant, share_out, spare
+from colibri.cluster.cpu_list import format_cpu_list
+from colibri.cluster.topology import Gpu, NumaNode, Topology
+from colibri.errors import ConfigError, InvalidInput, PinningRefused
+
+MAX_WORKERS = 1 << 16
+MAX_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """`numa_node`: -1 where the kernel names none. `threads`: compute threads, at most len(cpus) unless asked
-    for. `oversubscribed`: shares a CPU, or its CPU time, with another worker."""
+    """`numa_node`: that its memory comes from; -1 where the kernel names none: no policy. `threads`: compute threads,
+    at most len(cpus) unless asked for. `oversubscribed`: shares a CPU, or its CPU time, with another worker. `gpu`:
+    PCI address, empty: none."""
 
     numa_node: int
     cpus: tuple[int, ...]
     threads: int
     oversubscribed: bool
+    gpu: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a plan is asked for.
+
+    workers: None: one per (NUMA node, GPU). numa_nodes, cpu_threads: of each worker in turn, None: auto, as for
+    workers beyond their ends. gpus: each worker gets a GPU. share: workers may share CPUs where cores do not suffice.
+    taken: CPUs that other workers of this host have, and their process ids.
+    """
+
+    workers: int | None = None
+    numa_nodes: tuple[int | None, ...] = ()
+    cpu_threads: tuple[int | None, ...] = ()
+    gpus: bool = False
+    share: bool = False
+    taken: Mapping[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and not 0 <= self.workers <= MAX_WORKERS:
+            raise InvalidInput("workers", f"0 .. {MAX_WORKERS}", self.workers)
+        for threads in self.cpu_threads:
+            if threads is not None and not 1 <= threads <= MAX_THREADS:
+                raise InvalidInput("cpu_threads", f"1 .. {MAX_THREADS}", threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,69 +73,213 @@ class PinningPlan:
         return any(worker.oversubscribed for worker in self.workers)
 
 
-def plan_pinning(topology: Topology, workers: int, threads: int | None = None) -> PinningPlan:
-    """Plan for `workers` (0 or more) workers; `threads` overrides the number of compute threads of every
-    process.
-
-    Raises InvalidInput where a count is out of range.
-    """
-    if workers < 0:
-        raise InvalidInput("workers", "0 or more", workers)
-    if threads is not None and not 1 <= threads <= 1024:
-        raise InvalidInput("threads", "1 .. 1024", threads)
-    nodes = [node for node in topology.nodes if node.cpus]
-    homes = _homes(nodes, workers)
-    pins: list[WorkerPlace | None] = [None] * workers
-    for node in nodes:
-        tenants = [worker for worker, home in enumerate(homes) if home == node.id]
-        for worker, (cpus, shared) in zip(tenants, _split(node.cores, len(tenants)), strict=True):
-            share = threads or max(1, len(cpus) * topology.cpu_budget // len(topology.cpus))
-            starved = workers > topology.cpu_budget
-            pins[worker] = WorkerPlace(node.id, cpus, share, shared or starved)
-    planned = tuple(pin for pin in pins if pin is not None)
-    cpus = tuple(sorted({cpu for pin in planned for cpu in pin.cpus})) or topology.cpus
+def plan_pinning(topology: Topology, wanted: Wanted, threads: int | None = None) -> PinningPlan:
+    """Workers and the process that starts them; `threads`: compute threads of each process where `wanted` says
+    nothing. Raises as plan_workers."""
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise InvalidInput("threads", f"1 .. {MAX_THREADS}", threads)
+    planned = plan_workers(topology, wanted)
+    if threads is not None:
+        asked = (*wanted.cpu_threads, *[None] * len(planned))
+        planned = tuple(
+            place if own else replace(place, threads=threads)
+            for place, own in zip(planned, asked, strict=False)
+        )
+    cpus = tuple(sorted({cpu for place in planned for cpu in place.cpus})) or topology.cpus
     return PinningPlan(planned, cpus, threads or min(len(cpus), topology.cpu_budget))
 
 
-def _homes(nodes: Sequence[NumaNode], workers: int) -> list[int]:
-    """Node id of each worker: always the node that leaves its workers the most CPUs each, ties to the lower
-    id."""
-    load = {node.id: 0 for node in nodes}
-    homes = []
-    for _ in range(workers):
-        best = max(nodes, key=lambda node: (len(node.cpus) / (load[node.id] + 1), -node.id))
-        load[best.id] += 1
-        homes.append(best.id)
-    return homes
+def plan_workers(topology: Topology, wanted: Wanted) -> tuple[WorkerPlace, ...]:
+    """A place for each worker. Places share no core, whatever was asked, unless `wanted.share`.
+
+    Raises ConfigError for a node or GPUs that this machine has not, PinningRefused where cores do not suffice.
+    """
+    cards = _Cards(topology.gpus) if wanted.gpus else None
+    count = _default_count(topology, wanted) if wanted.workers is None else wanted.workers
+    if cards is not None and count > len(topology.gpus) and not wanted.share:
+        raise ConfigError("workers", f"at most {len(topology.gpus)}, one for each GPU", count)
+    asked = list(zip_longest(range(count), wanted.numa_nodes[:count], wanted.cpu_threads[:count]))
+    gpus = [None if cards is None else cards.take(node) for _, node, _ in asked]
+    homes = _Homes(topology, wanted.taken)
+    tenants: dict[int, tuple[NumaNode, Tenant]] = {}
+    # Those who may live anywhere go where the others leave room.
+    for index, node_id, threads in sorted(
+        asked, key=lambda item: (item[1] is None, item[2] is None, item[0])
+    ):
+        card = gpus[index]
+        if node_id is None and card is not None and topology.node(card.node) is not None:
+            node_id = card.node
+        node = homes.any(threads) if node_id is None else homes.of(node_id, threads)
+        tenants[index] = (node, Tenant(index, threads))
+
+    places: list[WorkerPlace | None] = [None] * count
+    starved = count > topology.cpu_budget
+    for node in topology.nodes:
+        here = [tenants[index][1] for index in range(count) if tenants[index][0] is node]
+        if not here:
+            continue
+        shares = share_out(node.cores, here, frozenset(wanted.taken), wanted.share)
+        if shares is None:
+            raise PinningRefused(_too_few(topology, node, here, count, wanted.taken))
+        for tenant, share in zip(here, shares, strict=True):
+            auto = max(1, len(share.cpus) * topology.cpu_budget // len(topology.cpus))
+            card = gpus[tenant.worker]
+            places[tenant.worker] = WorkerPlace(
+                _memory_node(topology, node, asked[tenant.worker][1]),
+                share.cpus,
+                tenant.threads or auto,
+                share.shared or starved,
+                "" if card is None else card.address,
+            )
+    return tuple(place for place in places if place is not None)
 
 
-def _split(cores: Sequence[tuple[int, ...]], workers: int) -> list[tuple[tuple[int, ...], bool]]:
-    """(CPUs, shared) of each worker on one node."""
-    cpus = [cpu for core in cores for cpu in core]
-    if workers > len(cpus):
-        turns = [cpus[worker % len(cpus)] for worker in range(workers)]
-        return [((cpu,), turns.count(cpu) > 1) for cpu in turns]
-    units = cores if workers <= len(cores) else [(cpu,) for cpu in cpus]
-    bounds = [len(units) * worker // workers for worker in range(workers + 1)] if workers else [0]
-    return [
-        (tuple(sorted(cpu for unit in units[first:last] for cpu in unit)), False)
-        for first, last in pairwise(bounds)
-    ]
-
-
-def choose_pins(
-    planned: Sequence[WorkerPlace], taken: Sequence[WorkerPlace], count: int
+def plan_joining(
+    topology: Topology, wanted: Wanted, present: Sequence[WorkerPlace]
 ) -> tuple[WorkerPlace, ...]:
-    """`count` of the `planned` places for workers that join others, whose own places stay: those that share the
-    fewest CPUs with them, and the first of those. Workers that do share are oversubscribed."""
-    used = Counter(cpu for pin in taken for cpu in pin.cpus)
-    left = list(planned)
+    """Places for `wanted.workers` workers that join others, whose own places stay. Raises as plan_workers.
+
+    With `wanted.share`, and where no free cores are left, those of a plan for all that share the fewest CPUs with
+    them; such workers are oversubscribed.
+    """
+    cards = {place.gpu for place in present}
+    topology = replace(topology, gpus=tuple(gpu for gpu in topology.gpus if gpu.address not in cards))
+    pids = {cpu: 0 for place in present for cpu in place.cpus} | dict(wanted.taken)
+    try:
+        return plan_workers(topology, replace(wanted, taken=pids, share=False))
+    except PinningRefused:
+        if not wanted.share:
+            raise
+    count = wanted.workers or 0
+    before: tuple[None, ...] = (None,) * len(present)
+    left = list(
+        plan_workers(
+            topology,
+            replace(
+                wanted,
+                workers=len(present) + count,
+                numa_nodes=(*before, *wanted.numa_nodes),
+                cpu_threads=(*before, *wanted.cpu_threads),
+            ),
+        )
+    )
+    if any(asked is not None for asked in (*wanted.numa_nodes, *wanted.cpu_threads)):
+        left = left[len(present) :]  # their own: no other's would be what they asked for
+    used = Counter(cpu for place in present for cpu in place.cpus)
     chosen = []
     for _ in range(count):
-        best = min(left or planned, key=lambda pin: sum(used[cpu] for cpu in pin.cpus) / len(pin.cpus))
-        if left:
-            left.remove(best)
+        best = min(left, key=lambda place: sum(used[cpu] for cpu in place.cpus) / len(place.cpus))
+        left.remove(best)
         shared = best.oversubscribed or any(used[cpu] for cpu in best.cpus)
         chosen.append(replace(best, oversubscribed=shared))
         used.update(best.cpus)
     return tuple(chosen)
+
+
+class _Homes:
+    """Gives each worker its node; always that which leaves its workers the most free cores each, ties to the lower
+    id. Nodes without memory of their own are passed over while there are others."""
+
+    def __init__(self, topology: Topology, taken: Mapping[int, int]) -> None:
+        self._topology = topology
+        self._able = [node for node in topology.nodes if node.cpus]
+        self._left = {node.id: len(spare(node.cores, frozenset(taken))) for node in self._able}
+        self._load = dict.fromkeys(self._left, 0)
+        self._usual = [node for node in self._able if node.has_memory] or self._able
+
+    def any(self, threads: int | None) -> NumaNode:
+        able = [
+            node
+            for node in self._usual
+            if self._need(node, threads) <= self._left[node.id] - self._load[node.id]
+        ]
+        best = max(
+            able or self._usual,
+            key=lambda node: (self._left[node.id] / (self._load[node.id] + 1), -node.id),
+        )
+        return self._settle(best, threads)
+
+    def of(self, node_id: int, threads: int | None) -> NumaNode:
+        """The node itself, or the nearest one with CPUs."""
+        node = self._topology.node(node_id)
+        if node is None:
+            known = format_cpu_list(each.id for each in self._topology.nodes if each.id >= 0)
+            raise ConfigError(
+                "numa_node", f"one of this machine's nodes ({known or 'none is told'})", node_id
+            )
+        return self._settle(nearest(node, self._able), threads)
+
+    def _settle(self, node: NumaNode, threads: int | None) -> NumaNode:
+        if threads is None:
+            self._load[node.id] += 1
+        else:  # what it takes is known
+            self._left[node.id] = max(0, self._left[node.id] - self._need(node, threads))
+        return node
+
+    def _need(self, node: NumaNode, threads: int | None) -> int:
+        return 1 if threads is None else -(-threads // max(map(len, node.cores)))
+
+
+class _Cards:
+    """Gives each worker its GPU: one of its node if a node was asked for, else the next; in turn once all are given."""
+
+    def __init__(self, gpus: Sequence[Gpu]) -> None:
+        if not gpus:
+            raise ConfigError("gpus", "an NVIDIA GPU on the PCI bus", "none")
+        self._all = list(gpus)
+        self._left = list(gpus)
+
+    def take(self, node: int | None) -> Gpu:
+        self._left = self._left or list(self._all)
+        near = [card for card in self._left if node is None or card.node in (node, -1)]
+        card = (near or self._left)[0]
+        self._left.remove(card)
+        return card
+
+
+def nearest(node: NumaNode, others: Sequence[NumaNode]) -> NumaNode:
+    """Of `others` the one at the least distance, `node` itself before all; those whose distance is not told come last,
+    ties go to the lower id."""
+    far = 1 << 16
+    return min(others, key=lambda other: (other is not node, node.distance(other.id) or far, other.id))
+
+
+def _memory_node(topology: Topology, home: NumaNode, asked: int | None) -> int:
+    """The node asked for, or the CPUs' own; where that has none, the nearest with memory."""
+    node = home if asked is None else topology.node(asked) or home
+    with_memory = [other for other in topology.nodes if other.has_memory]
+    return nearest(node, with_memory).id if with_memory else node.id
+
+
+def _default_count(topology: Topology, wanted: Wanted) -> int:
+    homes = [node.id for node in topology.nodes if node.cpus and node.has_memory]
+    if not wanted.gpus:
+        return max(1, len(homes))
+    return len(topology.gpus)
+
+
+def _too_few(
+    topology: Topology, node: NumaNode, tenants: Sequence[Tenant], count: int, taken: Mapping[int, int]
+) -> str:
+    cores = len(node.cores)
+    free = len(spare(node.cores, frozenset(taken)))
+    asked = [tenant.threads for tenant in tenants if tenant.threads is not None]
+    need = f"{len(tenants)} of {count} workers" if len(tenants) < count else _count(count, "worker")
+    threads = f" ({sum(asked)} CPU threads asked for)" if asked else ""
+    where = f"node {node.id}" if node.id >= 0 else "this machine"
+    busy = sorted({pid for cpu, pid in taken.items() if cpu in node.cpus and pid})
+    others = f" (process {', '.join(map(str, busy))})" if busy else ""
+    return (
+        f"CPUs: expected a core of their own for {need}{threads} on {where}, got {_count(free, 'free core')} of "
+        f"{cores}: CPUs {format_cpu_list(node.cpus)}"
+        + (
+            f", of which workers have {format_cpu_list(set(taken) & set(node.cpus))}{others}"
+            if free < cores
+            else ""
+        )
+        + "; fewer workers, fewer --cpu-threads, or --share-cpus, with which workers take turns"
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -18,7 +18,8 @@ class WorkerConfig:
     pair is never reused. listen: "unix:/path" or "host:port" (port 0: a free one). compute_mode: 'fp32' or
     'bf16'. backend, threads, isa: as in colibri.kernels.factory.make_backend. cpus: CPUs to run on (none: as
     inherited). numa_node: node for weights (-1: as inherited). oversubscribed: the CPUs are another worker's,
-    too; reported, nothing else. max_rows: rows of one request. max_queued: requests that may wait.
+    too: claimed together with others, and reported. crossing: what is to be reported of CPUs and memory that lie on
+    different nodes (empty: they do not). max_rows: rows of one request. max_queued: requests that may wait.
     max_streams: routers at once. grace_s: seconds for what is in flight after SIGTERM. parent_pid: the
     process that started this one and whose end ends it. memory: bytes that experts may take (None: any).
     yielding_start: starts at a low CPU priority, beside workers that serve. share_memory: with routers of
@@ -38,6 +39,7 @@ class WorkerConfig:
     cpus: tuple[int, ...] = ()
     numa_node: int = -1
     oversubscribed: bool = False
+    crossing: str = ""
     max_rows: int = 1024
     max_queued: int = 64
     max_streams: int = 32

@@ -11,23 +11,48 @@ import os
 import platform
 import signal
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from colibri.errors import ConfigError, WorkerLost
+from colibri.errors import ConfigError, PinningRefused, WorkerLost
+from colibri.expert_service.cpu_claims import CpuClaims
 
 #: (set_mempolicy, move_pages)
 _SYSCALLS = {"x86_64": (238, 279), "aarch64": (237, 239)}
+_MPOL_PREFERRED = 1
 _MPOL_BIND = 2
 _PR_SET_PDEATHSIG = 1
 _MAX_NODES = 1024
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+#: How long a worker waits for CPUs that another still has: one that was killed takes a moment to end.
+_CLAIM_S = 3.0
 #: Pages looked at in one read-back, spread evenly over all weights.
 SAMPLED_PAGES = 512
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+
+#: (number, arguments) -> (result, errno): a system call of the calling thread.
+Syscall = Callable[..., tuple[int, int]]
+
+
+def _syscall(number: int, *arguments: object) -> tuple[int, int]:
+    result = _libc.syscall(number, *arguments)
+    return result, ctypes.get_errno() if result < 0 else 0
+
+
+class Place(Protocol):
+    """Where a worker is to be (colibri.cluster.pinning_plan.WorkerPlace)."""
+
+    @property
+    def numa_node(self) -> int: ...
+
+    @property
+    def cpus(self) -> tuple[int, ...]: ...
+
+    @property
+    def oversubscribed(self) -> bool: ...
 
 
 class Buffer(Protocol):
@@ -47,6 +72,26 @@ class Placed:
     pid: int
     cpus: tuple[int, ...]
     pages_by_node: Mapping[int, int]
+
+
+def bind(place: Place, claims: CpuClaims) -> None:
+    """This process runs on the place's CPUs from now on, which no other worker of the host has, and its new pages come
+    from the place's node. What the parent process has claimed counts as claimed for this one. Call it in the main thread
+    before any other thread, library or large array: what exists already keeps the memory it has. `claims` must live as
+    long as the process.
+
+    Raises PinningRefused when another worker has a CPU (and sharing was not asked for), ConfigError when the kernel
+    refuses.
+    """
+    others = claims.claim(place.cpus, share=place.oversubscribed, on_behalf=os.getppid(), wait_s=_CLAIM_S)
+    if others:
+        who = ", ".join(f"CPU {cpu} is process {pid or 'unknown'}'s" for cpu, pid in others.items())
+        raise PinningRefused(
+            f"CPUs: expected {list(place.cpus)} for this worker alone, got {who}; other CPUs, or --share-cpus, with "
+            "which workers take turns"
+        )
+    pin_cpus(place.cpus)
+    bind_memory(place.numa_node)
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -80,12 +125,21 @@ def pin_cpus(cpus: Sequence[int]) -> None:
             ) from error
 
 
-def bind_memory(node: int) -> None:
-    """New pages of this thread, and of threads that it starts, come from one NUMA node; -1: leaves all as it
-    is.
+def bind_memory(node: int, syscall: Syscall = _syscall) -> None:
+    """New pages of this thread, and of threads that it starts, come from one NUMA node and no other (man 2
+    set_mempolicy, MPOL_BIND); -1: leaves all as it is.
 
     Raises ConfigError when the kernel refuses.
     """
+    _set_policy(_MPOL_BIND, node, syscall)
+
+
+def prefer_memory(node: int, syscall: Syscall = _syscall) -> None:
+    """As bind_memory, but of other nodes where that one is full (MPOL_PREFERRED)."""
+    _set_policy(_MPOL_PREFERRED, node, syscall)
+
+
+def _set_policy(policy: int, node: int, syscall: Syscall) -> None:
     if node < 0:
         return
     if node >= _MAX_NODES:
@@ -93,9 +147,10 @@ def bind_memory(node: int) -> None:
     mask = (ctypes.c_ulong * (_MAX_NODES // 64))()
     mask[node // 64] = 1 << node % 64
     # The kernel takes one bit less than maxnode says.
-    if _libc.syscall(_number(0), _MPOL_BIND, mask, ctypes.c_ulong(_MAX_NODES + 1)) != 0:
+    result, error = syscall(_number(0), policy, mask, ctypes.c_ulong(_MAX_NODES + 1))
+    if result != 0:
         raise ConfigError(
-            "numa_node", "a node of this machine", f"{node} ({os.strerror(ctypes.get_errno())})"
+            "numa_node", "a node whose memory this process may use", f"{node} ({os.strerror(error)})"
         )
 
 
@@ -118,14 +173,16 @@ def sample_pages(buffers: Sequence[Buffer], limit: int) -> list[int]:
     return pages[:limit]
 
 
-def nodes_of_pages(pages: Sequence[int]) -> dict[int, int]:
-    """How many pages lie on each NUMA node; -1: not in memory. Empty where the kernel does not tell."""
+def nodes_of_pages(pages: Sequence[int], syscall: Syscall = _syscall) -> dict[int, int]:
+    """How many pages lie on each NUMA node (man 2 move_pages, without nodes); -1: not in memory. Empty where the kernel
+    does not tell."""
     if not pages:
         return {}
     addresses = (ctypes.c_void_p * len(pages))(*pages)
     status = (ctypes.c_int * len(pages))()
     count = ctypes.c_ulong(len(pages))
-    if _libc.syscall(_number(1), 0, count, addresses, None, status, 0) != 0:
+    result, _ = syscall(_number(1), 0, count, addresses, None, status, 0)
+    if result != 0:
         return {}
     return dict(Counter(max(-1, node) for node in status))
 

@@ -1,4 +1,4 @@
-"""The worker process: pins itself, then loads the heavy parts, serves, drains at SIGTERM."""
+"""The worker process: settles on its place, then loads the heavy parts, serves, drains at SIGTERM."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from types import FrameType
 from typing import TextIO
 
 from colibri.expert_service.config import WorkerConfig
+from colibri.expert_service.cpu_claims import host_claims
 from colibri.expert_service.low_priority import call_lowered
-from colibri.expert_service.pinning import bind_memory, die_with_parent, pin_cpus
+from colibri.expert_service.pinning import Place, bind, die_with_parent
 
-__all__ = ["WorkerConfig", "run_worker"]
+__all__ = ["WorkerConfig", "run_worker", "settle"]
 
 _log = logging.getLogger(__name__)
 
@@ -28,8 +29,21 @@ _EXIT_S = 5.0
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+def settle(place: Place, parent_pid: int | None = None) -> None:
+    """The first that a worker process does, in its main thread, before NumPy and grpc are imported: their threads and
+    memory take over CPUs and policy. parent_pid: the process whose end ends this one.
+
+    Raises PinningRefused and ConfigError as `bind`, WorkerLost when the parent has ended already.
+    """
+    if parent_pid is not None:
+        die_with_parent(parent_pid)
+    bind(place, host_claims(os.environ))
+    for name in _ONE_THREAD:
+        os.environ.setdefault(name, "1")
+
+
 def run_worker(config: WorkerConfig, out: TextIO | None = None) -> int:
-    """The body of a worker process; call it from the main thread, before NumPy and grpc are imported.
+    """The body of a worker process that has settled; call it from the main thread.
 
     Prints one line of JSON on `out` (standard output) once it answers: target, incarnation, pid. SIGTERM
     drains: health turns NOT_SERVING, what is in flight may end within the grace; a second one ends the
@@ -38,14 +52,7 @@ def run_worker(config: WorkerConfig, out: TextIO | None = None) -> int:
     that failed.
     """
     stop = _StopSignal(heed_interrupt=config.parent_pid is None)
-    if config.parent_pid is not None:
-        die_with_parent(config.parent_pid)
-    pin_cpus(config.cpus)
-    bind_memory(config.numa_node)
-    for name in _ONE_THREAD:
-        os.environ.setdefault(name, "1")
-
-    # Only now: these import NumPy and grpc, whose threads and memory take over CPUs and policy.
+    # Only now: these import NumPy and grpc.
     if config.yielding_start:
         call_lowered(lambda: import_module("colibri.expert_service.assembly"))
     from colibri.expert_service.assembly import WorkerServer

@@ -11,6 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from colibri.expert_service import cpu_claims
 from colibri.models.demo_model import build_demo_model, colibri_home
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 
@@ -30,6 +31,8 @@ TINY = RandomMixtral(
 # A slow machine is no failure: timings are no assertions.
 hypothesis.settings.register_profile("colibri", deadline=None)
 hypothesis.settings.load_profile("colibri")
+# Deployments of tests overlap, and so do test runs: they take no notice of one another's CPUs.
+os.environ.setdefault(cpu_claims.VARIABLE, cpu_claims.NONE)
 #: How long threads and processes may take to end after a module's last test.
 _SETTLE_S = 10.0
 

@@ -23,6 +23,7 @@ from benchmarks.table import Outcome
 from colibri.cli.assemble import DeploymentOptions, assemble
 from colibri.cli.deployment import Deployment
 from colibri.cli.phases import Phases
+from colibri.cli.pinning_options import PinningOptions
 from colibri.cli.progress import Loading
 from colibri.coordinator.decoder import DecoderStack
 from colibri.coordinator.engine import Engine, EngineOptions
@@ -120,6 +121,7 @@ def deployed(model: Path, place: Place) -> Iterator[Deployment]:
             threads=place.threads,
             transport="unix" if shared else place.transport,
             link=LinkKind.SHARED_MEMORY if shared else LinkKind.GRPC,
+            pinning=PinningOptions(share=True),
         )
         with assemble(options, Phases(), Loading(False), lambda text: None) as deployment:
             yield deployment

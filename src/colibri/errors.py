@@ -112,6 +112,12 @@ class Cancelled(ColibriError):
     code = Code.CANCELLED
 
 
+class PinningRefused(ColibriError):
+    """A worker's CPUs, memory and GPU lie apart, or its CPUs are another worker's; says where, and what to do."""
+
+    code = Code.FAILED_PRECONDITION
+
+
 class WorkerLost(ColibriError):
     """A worker died, hung up or answered nonsense; other requests go on."""
 

@@ -212,7 +212,7 @@ def test_status_tells_what_the_kernel_says(worker: WorkerProcess, client: Worker
 
 def test_pinning_is_read_back(tiny_mixtral: Path, tmp_path: Path) -> None:
     cpu = max(os.sched_getaffinity(0))
-    flags = (f"--cpus={cpu}", "--numa-node=0", "--oversubscribed")
+    flags = (f"--cpus={cpu}", "--numa-node=0", "--share-cpus")
     with worker_process(tiny_mixtral, f"unix:{tmp_path}/w.sock", *flags) as worker:
         client = WorkerClient(worker.target, limits_of(tiny_mixtral, "fp32"))
         client.load()
@@ -434,7 +434,7 @@ def test_a_worker_ends_with_its_parent(tiny_mixtral: Path, tmp_path: Path) -> No
     program = (
         "import os, subprocess, sys, time\n"
         "child = subprocess.Popen([sys.executable, '-m', 'colibri.cli.main', 'expert', sys.argv[1],\n"
-        "    f'--listen={sys.argv[2]}', f'--parent-pid={os.getpid()}', '--threads=1'],\n"
+        "    f'--listen={sys.argv[2]}', f'--parent-pid={os.getpid()}', '--cpu-threads=1'],\n"
         "    stdout=subprocess.PIPE, text=True)\n"
         "child.stdout.readline()\n"
         "print(child.pid, flush=True)\n"

@@ -14,7 +14,7 @@ import pytest
 from colibri.cluster.cpu_list import parse_cpu_list
 from colibri.cluster.launch import LaunchOptions, WorkerState
 from colibri.cluster.local import LocalLauncher
-from colibri.cluster.pinning_plan import plan_pinning
+from colibri.cluster.pinning_plan import Wanted, plan_workers
 from colibri.cluster.topology import discover
 from colibri.errors import ColibriError, DeadlineExpired, InvalidInput, WorkerLost
 from colibri.placement import spread
@@ -93,7 +93,7 @@ class Launch:
         self.folder = folder
         self.log: list[str] = []
         placement = spread(TINY.layers, TINY.experts, [f"w{i}" for i in range(workers)])
-        pins = plan_pinning(discover(), workers).workers
+        pins = plan_workers(discover(), Wanted(workers, share=True))
         launch = LaunchOptions(model, "bf16", run_folder_parent=folder, **options)  # type: ignore[arg-type]
         self.launcher = LocalLauncher(launch, placement, pins, log=self.log.append)
 

@@ -15,7 +15,7 @@ from colibri.cluster.holders import copies, held_by, holders_of
 from colibri.cluster.launch import LaunchOptions
 from colibri.cluster.local import LocalLauncher
 from colibri.cluster.manager import PlacementManager
-from colibri.cluster.pinning_plan import plan_pinning
+from colibri.cluster.pinning_plan import Wanted, plan_joining, plan_workers
 from colibri.cluster.reconcile import ManagerOptions
 from colibri.cluster.topology import discover
 from colibri.errors import Busy
@@ -36,7 +36,7 @@ def managed(
     launcher = LocalLauncher(
         LaunchOptions(model, "bf16", run_folder_parent=folder, **launch),  # type: ignore[arg-type]
         placement,
-        plan_pinning(places, workers).workers,
+        plan_workers(places, Wanted(workers, share=True)),
         log=print,
     )
     with launcher:
@@ -44,7 +44,7 @@ def managed(
         manager = PlacementManager(
             launcher,
             Desired.of(placement, replicas),
-            lambda count: plan_pinning(places, count).workers,
+            lambda present, count: plan_joining(places, Wanted(count, share=True), present),
             options,
             log=print,
         )

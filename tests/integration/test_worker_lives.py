@@ -16,7 +16,7 @@ import pytest
 from colibri.cluster.launch import LaunchOptions, WorkerState
 from colibri.cluster.local import LocalLauncher
 from colibri.cluster.netns import NetworkPlace
-from colibri.cluster.pinning_plan import plan_pinning
+from colibri.cluster.pinning_plan import Wanted, plan_workers
 from colibri.cluster.topology import discover
 from colibri.deadline import Deadline
 from colibri.errors import InvalidInput, WorkerLost
@@ -31,7 +31,7 @@ NAMES = ("w0", "w1")
 def launched(model: Path, folder: Path, replicas: int = 1, **options: object) -> Iterator[LocalLauncher]:
     placement = spread(TINY.layers, TINY.experts, NAMES, replicas)
     launch = LaunchOptions(model, "bf16", run_folder_parent=folder, **options)  # type: ignore[arg-type]
-    pins = plan_pinning(discover(), len(NAMES)).workers
+    pins = plan_workers(discover(), Wanted(len(NAMES), share=True))
     launcher = LocalLauncher(launch, placement, pins, log=print)
     with launcher:
         launcher.start()

@@ -43,7 +43,7 @@ def load(
     return list(client.stub.Load(expert_pb2.LoadRequest(epoch=1, experts=ids, yielding=yielding), timeout=60))
 
 
-@pytest.mark.parametrize("options", [(), ("--yielding-start",), ("--backend=reference", "--threads=1")])
+@pytest.mark.parametrize("options", [(), ("--yielding-start",), ("--backend=reference", "--cpu-threads=1")])
 def test_a_yielding_load_loads_the_same(tiny_mixtral: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     with running(tiny_mixtral, tmp_path, *options) as client:
         assert held(client) == []

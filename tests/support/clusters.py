@@ -14,6 +14,7 @@ from colibri.cli.assemble import DeploymentOptions, assemble
 from colibri.cli.cluster_options import ClusterOptions
 from colibri.cli.deployment import Deployment
 from colibri.cli.phases import Phases
+from colibri.cli.pinning_options import PinningOptions
 from colibri.cli.progress import Loading
 from colibri.cluster.launch import WorkerStatus
 from colibri.coordinator.engine import EngineOptions
@@ -48,6 +49,7 @@ def deployed(
         link=link,
         engine=EngineOptions(kv_tokens=2048),
         cluster=cluster or ClusterOptions(),
+        pinning=PinningOptions(share=True),
     )
     with assemble(options, Phases(), Loading(enabled=False), log) as deployment:
         yield deployment

@@ -35,7 +35,7 @@ def serving(model: Path, folder: Path, *options: str, listen: str = "127.0.0.1:0
     command = [sys.executable, "-m", "colibri.cli.main", "serve", str(model), f"--listen={listen}", "--json"]
     with open(err, "w") as log:
         process = subprocess.Popen(
-            [*command, f"--backend={BACKEND}", *options],
+            [*command, f"--backend={BACKEND}", "--share-cpus", *options],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

@@ -166,11 +166,12 @@ class WorkerProcess:
 
 @contextmanager
 def worker_process(model: Path, listen: str, *flags: str, mode: str = "fp32") -> Iterator[WorkerProcess]:
-    """`colibri expert`, killed at the end if it still runs."""
+    """`colibri expert`, unpinned unless the flags say otherwise; killed at the end if it still runs."""
     process = subprocess.Popen(
         [
             sys.executable, "-P", "-m", "colibri.cli.main", "expert", str(model), f"--listen={listen}", "--name=w0",
-            "--incarnation=7", f"--compute-mode={mode}", "--threads=1", *flags,
+            "--incarnation=7", f"--compute-mode={mode}", "--numa-node=-1", "--cpu-threads=1",
+            *flags,
         ],
         stdout=subprocess.PIPE,
         text=True,

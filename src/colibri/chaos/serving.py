@@ -43,6 +43,7 @@ def serve_command(model: Path, spec: ServeSpec, places: Sequence[Place] = ()) ->
         f"--workers={spec.workers}",
         f"--replicas={spec.replicas}",
         "--allow-faults",
+        "--share-cpus",  # what a plan asks for is not bounded by this machine's cores
         *netns,
         *spec.options,
     ]

@@ -21,6 +21,8 @@ from colibri.cli.cluster_options import ClusterOptions
 from colibri.cli.compute_mode import choose_mode
 from colibri.cli.deployment import Deployment
 from colibri.cli.phases import Phases
+from colibri.cli.pinning_options import PinningOptions
+from colibri.cli.places import Places
 from colibri.cli.progress import Loading
 from colibri.cli.terminal import say
 from colibri.cluster.attached import AttachedWorkers, AttachOptions
@@ -28,12 +30,13 @@ from colibri.cluster.desired import Desired
 from colibri.cluster.launch import LaunchOptions
 from colibri.cluster.local import LocalLauncher
 from colibri.cluster.manager import PlacementManager
-from colibri.cluster.pinning_plan import PinningPlan, plan_pinning
+from colibri.cluster.pinning_plan import PinningPlan
 from colibri.cluster.topology import discover
 from colibri.coordinator.decoder import DecoderStack
 from colibri.coordinator.decoder_weights import DecoderWeights
 from colibri.coordinator.engine import Engine, EngineOptions
 from colibri.errors import ConfigError
+from colibri.expert_service.cpu_claims import host_claims
 from colibri.expert_service.execute import run_units
 from colibri.expert_service.store import WeightStore
 from colibri.kernels.api import Backend, ComputeMode, PackedLinear
@@ -67,6 +70,7 @@ class DeploymentOptions:
     link: LinkKind = LinkKind.AUTO
     engine: EngineOptions = field(default_factory=EngineOptions)
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
+    pinning: PinningOptions = field(default_factory=PinningOptions)
 
 
 def assemble(
@@ -91,8 +95,8 @@ def assemble(
         raise ConfigError(
             "--replicas", f"at most {options.workers} (the number of workers)", options.replicas
         )
-    places = _places(options.backend, options.threads)
-    plan = places(options.workers)
+    places = _places(options.backend, options.threads, options.pinning, log)
+    plan = places.first(options.workers)
     phases.mark("checkpoint")
 
     with contextlib.ExitStack() as undo:
@@ -112,6 +116,7 @@ def assemble(
                     options.backend,
                     memory=options.cluster.memory,
                     allow_faults=options.cluster.allow_faults,
+                    allow_cross_node=options.pinning.cross_node,
                     networks=options.cluster.networks,
                     backoff_max_s=options.cluster.restart_pause_s,
                 ),
@@ -166,7 +171,7 @@ def assemble(
             manager = PlacementManager(
                 launcher,
                 Desired.of(placement, options.replicas),
-                lambda workers: places(workers).workers,
+                places.joining,
                 log=log,
             )
             undo.callback(manager.close)
@@ -217,7 +222,7 @@ def assemble_router(
     config = checkpoint.config
     mode = choose_mode(checkpoint, compute_mode, log)
     numerics = ExpertNumerics.of(backend_name, mode.value, config.dtype)
-    backend = _open_backend(backend_name, _places(backend_name, threads)(0))
+    backend = _open_backend(backend_name, _places(backend_name, threads, PinningOptions(), log).first(0))
     undo.callback(backend.close)
     gates = _gates(checkpoint, backend)
     workers = AttachedWorkers(
@@ -234,12 +239,11 @@ def assemble_router(
     return RouterParts(router, checkpoint.model_hash(), numerics.id, directory.current().placement.workers)
 
 
-def _places(backend: str, threads: int | None) -> Callable[[int], PinningPlan]:
+def _places(backend: str, threads: int | None, options: PinningOptions, log: Callable[[str], None]) -> Places:
     """Plans for any number of workers on the machine as this process may use it now. The reference backend has one
     thread."""
-    topology = discover()
     share = 1 if backend == "reference" and threads is None else threads
-    return lambda workers: plan_pinning(topology, workers, share)
+    return Places(discover(), options, share, host_claims(os.environ), log)
 
 
 def _open_backend(name: str, plan: PinningPlan) -> Backend:

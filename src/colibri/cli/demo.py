@@ -11,7 +11,7 @@ PROMPT = "What is the capital of France? Answer in one sentence."
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", default=PROMPT, help="a user's message, put under the chat template")
-    options.add_deployment(parser, workers=2)
+    options.add_deployment(parser, workers=2, share=True)
     request_options.add_sampling(parser)
     request_options.add_stopping(parser)
     request_options.add_shape(parser)

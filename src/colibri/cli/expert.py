@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
 
 from colibri.cli import options
 from colibri.cli.parser import integer, number
+from colibri.cli.pinning_options import add_worker_pinning
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
-    options.add_numerics(parser)
+    options.add_compute(parser)
     parser.add_argument(
         "--listen", default="127.0.0.1:0", metavar="ADDR", help="host:port (port 0: a free one) or unix:/path"
     )
@@ -28,15 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cpus",
         default=argparse.SUPPRESS,
         metavar="LIST",
-        help="CPUs to stay on, as 0-3,8 (default: as started)",
+        help="CPUs to stay on, as 0-3,8 (default: free cores of a node)",
     )
-    parser.add_argument(
-        "--numa-node",
-        type=integer(-1, 1023),
-        default=-1,
-        metavar="N",
-        help="node to take memory from; -1: any",
-    )
+    add_worker_pinning(parser)
     parser.add_argument(
         "--max-rows", type=integer(1, 1 << 16), default=1024, metavar="N", help="rows of one request"
     )
@@ -45,9 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--grace", type=number(0, 3600), default=10.0, metavar="S", help="seconds to finish after SIGTERM"
-    )
-    parser.add_argument(
-        "--oversubscribed", action="store_true", help="report that other workers share its CPUs"
     )
     parser.add_argument(
         "--allow-faults",
@@ -81,12 +74,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    # Light on purpose: NumPy and gRPC may only be imported once the process is pinned, which run_worker does.
+    # Light on purpose: NumPy and gRPC may only be imported once the process has settled.
+    from colibri.cli.expert_place import PlaceWish, expert_place
     from colibri.cli.listen import check_free
+    from colibri.cli.terminal import say
     from colibri.cluster.cpu_list import parse_cpu_list
-    from colibri.expert_service.worker import WorkerConfig, run_worker
+    from colibri.expert_service.cpu_claims import host_claims
+    from colibri.expert_service.worker import WorkerConfig, run_worker, settle
 
     check_free(args.listen, "--listen")
+    wish = PlaceWish(
+        cpus=parse_cpu_list(args.cpus, "--cpus") if hasattr(args, "cpus") else None,
+        numa_node=args.numa_node,
+        cpu_threads=args.cpu_threads,
+        share=args.share_cpus,
+        cross_node=args.allow_cross_node,
+    )
+    place, crossing = expert_place(wish, host_claims(os.environ))
+    if crossing:
+        say(f"{args.name}: CROSSES NUMA NODES: {crossing}")
+    settle(place, getattr(args, "parent_pid", None))
     config = WorkerConfig(
         model=args.model,
         name=args.name,
@@ -94,10 +101,12 @@ def run(args: argparse.Namespace) -> int:
         compute_mode=getattr(args, "compute_mode", None) or _default_mode(args.model),
         incarnation=getattr(args, "incarnation", None) or time.time_ns() // 1000,
         backend=args.backend,
-        threads=getattr(args, "threads", None),
-        cpus=parse_cpu_list(args.cpus, "--cpus") if hasattr(args, "cpus") else (),
-        numa_node=args.numa_node,
-        oversubscribed=args.oversubscribed,
+        # The reference backend has one thread, whatever the place could bear.
+        threads=place.threads if args.backend == "cpu" else args.cpu_threads,
+        cpus=place.cpus,
+        numa_node=place.numa_node,
+        oversubscribed=place.oversubscribed,
+        crossing=crossing,
         max_rows=args.max_rows,
         max_queued=args.max_queued,
         grace_s=args.grace,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colibri.cli.parser import integer, number
+from colibri.cli.pinning_options import add_deployment_pinning, pinning_options
 
 if TYPE_CHECKING:
     from colibri.cli.assemble import DeploymentOptions
@@ -24,13 +25,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def add_numerics(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--compute-mode",
-        choices=COMPUTE_MODES,
-        default=argparse.SUPPRESS,
-        help="where rounding happens (default: bf16 for bf16 checkpoints, else fp32)",
-    )
-    parser.add_argument("--backend", choices=BACKENDS, default="cpu", help="who computes")
+    add_compute(parser)
     parser.add_argument(
         "--threads",
         type=integer(1, 1024),
@@ -39,9 +34,20 @@ def add_numerics(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_deployment(parser: argparse.ArgumentParser, workers: int) -> None:
+def add_compute(parser: argparse.ArgumentParser) -> None:
+    """What is computed, and by which backend."""
+    parser.add_argument(
+        "--compute-mode",
+        choices=COMPUTE_MODES,
+        default=argparse.SUPPRESS,
+        help="where rounding happens (default: bf16 for bf16 checkpoints, else fp32)",
+    )
+    parser.add_argument("--backend", choices=BACKENDS, default="cpu", help="who computes")
+
+
+def add_deployment(parser: argparse.ArgumentParser, workers: int, *, share: bool = False) -> None:
     """Everything that `deployment_options` reads besides the model. None of it changes a bit of an answer,
-    but the compute mode and the backend."""
+    but the compute mode and the backend. share: workers share CPUs where they must, without being asked to."""
     add_numerics(parser)
     parser.add_argument(
         "--workers",
@@ -57,6 +63,7 @@ def add_deployment(parser: argparse.ArgumentParser, workers: int) -> None:
         metavar="N",
         help="workers that hold each expert; with 2 or more, the death of one costs no load",
     )
+    add_deployment_pinning(parser, share=share)
     parser.add_argument(
         "--transport", choices=("unix", "tcp"), default="unix", help="how this process reaches its workers"
     )
@@ -135,5 +142,6 @@ def deployment_options(args: argparse.Namespace, model: Path) -> DeploymentOptio
         threads=getattr(args, "threads", None),
         transport=args.transport,
         link=LinkKind(args.link),
+        pinning=pinning_options(args),
         engine=engine,
     )

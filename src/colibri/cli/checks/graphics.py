@@ -8,22 +8,19 @@ from importlib.metadata import PackageNotFoundError, version
 
 from colibri.cli.checks.finding import Finding, ok, warn
 from colibri.cli.checks.machine import Machine
+from colibri.cluster.pci import NVIDIA, UNKNOWN_NODE, display_controllers
 
 AREA = "GPU"
-_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
+_VENDORS = {NVIDIA: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel"}
 _UNUSED = "this version computes on CPUs only"
 
 
 def check(machine: Machine) -> Iterator[Finding]:
     cards = []
-    for device in sorted((machine.sysfs / "bus/pci/devices").glob("*")):
-        place = f"bus/pci/devices/{device.name}"
-        # PCI base class 3: display controllers; of them VGA (00) and 3D (02) can compute.
-        if machine.sys_text(f"{place}/class")[:6] in ("0x0300", "0x0302"):
-            vendor = machine.sys_text(f"{place}/vendor")
-            node = machine.sys_text(f"{place}/numa_node")
-            where = f", NUMA node {node}" if node not in ("", "-1") else ""
-            cards.append((_VENDORS.get(vendor, f"vendor {vendor}"), f"{device.name}{where}"))
+    for card in display_controllers(machine.sysfs):
+        where = "" if card.node == UNKNOWN_NODE else f", NUMA node {card.node}"
+        vendor = _VENDORS.get(card.vendor, f"vendor {card.vendor:#06x}")
+        cards.append((vendor, f"{card.address}{where}"))
     driver = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", machine.proc_text("driver/nvidia/version") + " ")
     if not cards and driver is None:
         yield ok(AREA, "cards", "none", _UNUSED)

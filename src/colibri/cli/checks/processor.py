@@ -9,7 +9,7 @@ from colibri.cli.checks.finding import Finding, fail, ok, warn
 from colibri.cli.checks.machine import Machine
 from colibri.cli.sizes import size
 from colibri.cluster.cpu_list import format_cpu_list
-from colibri.cluster.topology import UNKNOWN_NODE, Topology, discover
+from colibri.cluster.topology import UNKNOWN_NODE, Roots, Topology, discover
 
 AREA = "processor"
 #: Paths best first, each with the flags of /proc/cpuinfo that it needs beyond the path below it.
@@ -29,7 +29,7 @@ def check(machine: Machine) -> Iterator[Finding]:
     yield from _system(machine)
     flags = _cpuinfo(machine, "flags").split()
     yield from _paths(machine, flags)
-    topology = discover(machine.sysfs, machine.proc, machine.affinity)
+    topology = discover(Roots(machine.sysfs, machine.proc), machine.affinity)
     yield from _threads(machine, topology)
     yield from _numa(machine, topology)
     yield from _clock(machine)

@@ -1,0 +1,132 @@
+"""Which worker of this host has which CPU: locks of one file that all of them open, so that none pins to another's.
+
+Byte n of the file stands for CPU n. The locks are the kernel's (man 2 fcntl, F_SETLK): they end with the process,
+however it ends, and tell who holds them. A process opens the file once: closing any descriptor of it would give up
+all its locks. Workers that share CPUs on request lock them as readers do, so that who wants one alone sees them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from colibri.errors import ConfigError
+
+#: Overrides where the file is; NONE: workers take no notice of one another.
+VARIABLE = "COLIBRI_CPU_CLAIMS"
+NONE = "none"
+#: One for all users of the host, in memory, and of the same life as the processes: a boot empties it.
+DEFAULT_FILE = Path("/dev/shm/colibri-cpus")
+_MAX_CPU = 1 << 16
+#: struct flock of 64-bit Linux: type, whence, start, length, pid.
+_FLOCK = struct.Struct("hhqqi4x")
+_RETRY_S = 0.05
+
+
+class CpuClaims:
+    """The CPUs that this process has, and what others have. `path` None: there are no claims. `close` gives
+    up what it has."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Raises ConfigError where the file cannot be opened."""
+        self._fd = -1 if path is None else _open(path)
+
+    def taken(self) -> dict[int, int]:
+        """CPU -> process id of a worker that has it; 0: one that this process cannot see."""
+        found: dict[int, int] = {}
+        spans = [(0, _MAX_CPU)] if self._fd >= 0 else []
+        while spans:
+            first, end = spans.pop()
+            blocker = self._first_blocker(first, end)
+            if blocker is not None:
+                low, high, pid = blocker
+                found.update(dict.fromkeys(range(max(low, first), min(high, end)), pid))
+                spans += [span for span in ((first, low), (high, end)) if span[0] < span[1]]
+        return found
+
+    def claim(
+        self,
+        cpus: Iterable[int],
+        *,
+        share: bool = False,
+        on_behalf: int = 0,
+        wait_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> dict[int, int]:
+        """Takes all of `cpus` or none. Returns those that others have, and who: none when they are this process's now.
+        share: with others who do; what somebody has alone is left to both. on_behalf: a process that may have them for
+        this one, and then keeps them. wait_s: how long to wait for others."""
+        wanted = sorted(set(cpus)) if self._fd >= 0 else []
+        until = clock() + wait_s
+        while True:
+            got = []
+            for cpu in wanted:
+                if not self._lock(cpu, fcntl.LOCK_SH if share else fcntl.LOCK_EX) and not share:
+                    break
+                got.append(cpu)
+            else:
+                return {}
+            for cpu in got:
+                self._lock(cpu, fcntl.LOCK_UN)
+            taken = self.taken()
+            others = {cpu: taken[cpu] for cpu in wanted if cpu in taken} or {wanted[len(got)]: 0}
+            if set(others.values()) == {on_behalf} and on_behalf:
+                return {}
+            if clock() >= until:
+                return others
+            sleep(_RETRY_S)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _lock(self, cpu: int, kind: int) -> bool:
+        try:
+            fcntl.lockf(self._fd, kind | fcntl.LOCK_NB, 1, cpu)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def _first_blocker(self, first: int, end: int) -> tuple[int, int, int] | None:
+        """(first, end, pid) of some lock of another process within the span."""
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, end - first, 0)
+        kind, _, start, length, pid = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, asked))
+        if kind == fcntl.F_UNLCK:
+            return None
+        return start, _MAX_CPU if length == 0 else start + length, max(0, pid)
+
+
+def host_claims(environ: Mapping[str, str]) -> CpuClaims:
+    """Those of this host, or of the file that the environment names: for one file always the same object, which is
+    never closed."""
+    named = environ.get(VARIABLE, "")
+    return _claims(None if named == NONE else Path(named) if named else DEFAULT_FILE)
+
+
+@functools.cache
+def _claims(path: Path | None) -> CpuClaims:
+    return CpuClaims(path)
+
+
+def _open(path: Path) -> int:
+    """Readable and writable for everybody, whoever came first; never through a link."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        try:
+            # Without O_CREAT: in a sticky folder the kernel may refuse that for another user's file.
+            return os.open(path, flags)
+        except FileNotFoundError:
+            fd = os.open(path, flags | os.O_CREAT, 0o666)
+            os.fchmod(fd, 0o666)  # whatever the umask
+            return fd
+    except OSError as error:
+        raise ConfigError(
+            VARIABLE, f"a file that can be opened, or {NONE}", f"{path} ({error.strerror})"
+        ) from error

@@ -1,0 +1,113 @@
+"""Where workers are put on this machine: what options ask for, over what the machine has and others use of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from colibri.cli.pinning_options import PinningOptions
+from colibri.cluster.pinning_check import Measure, check_place
+from colibri.cluster.pinning_plan import PinningPlan, Wanted, WorkerPlace, plan_joining, plan_pinning
+from colibri.cluster.topology import Topology
+from colibri.errors import ConfigError, PinningRefused
+from colibri.expert_service.cpu_claims import CpuClaims
+from colibri.expert_service.read_bandwidth import measure_read_bandwidth
+
+#: How long to wait for CPUs that workers of others have: those of a server that has just ended take a moment.
+_FREE_S = 3.0
+_POLL_S = 0.1
+
+_Planned = TypeVar("_Planned")
+
+
+class Places:
+    """Plans for the workers of one deployment. Every method may raise ConfigError and PinningRefused."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        options: PinningOptions,
+        threads: int | None,
+        claims: CpuClaims,
+        log: Callable[[str], None],
+        measure: Measure = measure_read_bandwidth,
+    ) -> None:
+        """threads: compute threads of every process for which the options say nothing; None: its share."""
+        self._topology = topology
+        self._options = options
+        self._threads = threads
+        self._claims = claims
+        self._log = log
+        self._measure = measure
+
+    def first(self, workers: int) -> PinningPlan:
+        """For the workers that a deployment starts with."""
+        for name, values in (
+            ("--numa-node", self._options.numa_nodes),
+            ("--cpu-threads", self._options.cpu_threads),
+        ):
+            if len(values) not in (1, workers):
+                raise ConfigError(
+                    name, f"one value, or one for each of {workers} workers", f"{len(values)} values"
+                )
+        wanted = self._wanted(0, workers)
+        plan = when_free(
+            self._claims,
+            lambda taken: plan_pinning(self._topology, replace(wanted, taken=taken), self._threads),
+        )
+        self._check(plan.workers, [f"worker w{index}" for index in range(workers)])
+        return plan
+
+    def joining(self, present: Sequence[WorkerPlace], count: int) -> tuple[WorkerPlace, ...]:
+        """For `count` workers that join those that there are."""
+        wanted = self._wanted(len(present), count)
+        places = when_free(
+            self._claims, lambda taken: plan_joining(self._topology, replace(wanted, taken=taken), present)
+        )
+        if self._threads is not None and not any(wanted.cpu_threads):
+            places = tuple(replace(place, threads=self._threads) for place in places)
+        self._check(places, ["the new worker"] * count)
+        return places
+
+    def _wanted(self, first: int, count: int) -> Wanted:
+        return Wanted(
+            count,
+            _each(self._options.numa_nodes, first, count),
+            _each(self._options.cpu_threads, first, count),
+            share=self._options.share,
+        )
+
+    def _check(self, places: Sequence[WorkerPlace], names: Sequence[str]) -> None:
+        for place, who in zip(places, names, strict=True):
+            crossing = check_place(
+                self._topology, place, self._measure, allow=self._options.cross_node, who=who
+            )
+            if crossing:
+                self._log(f"{who}: CROSSES NUMA NODES: {crossing}")
+
+
+def when_free(
+    claims: CpuClaims,
+    plan: Callable[[dict[int, int]], _Planned],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> _Planned:
+    """`plan` of the CPUs that others have; while it refuses, and others have some, again for a moment."""
+    until = clock() + _FREE_S
+    while True:
+        taken = claims.taken()
+        try:
+            return plan(taken)
+        except PinningRefused:
+            if not taken or clock() >= until:
+                raise
+        sleep(_POLL_S)
+
+
+def _each(values: Sequence[int | None], first: int, count: int) -> tuple[int | None, ...]:
+    """Of the workers from `first` on: one value stands for all; those beyond the end of several have none."""
+    if len(values) == 1:
+        return tuple(values) * count
+    return tuple(values[first : first + count])
