@@ -51,6 +51,7 @@ from colibri.router_service.handshake import RouterIdentity
 from colibri.router_service.policy import FailoverPolicy
 from colibri.router_service.remote import RemoteExecutor
 from colibri.router_service.router import MoeRouter
+from colibri.security.channel import PLAIN, ChannelSecurity
 from colibri.transport.address import parse_address
 from colibri.transport.link import LinkKind
 from colibri.wire.limits import FrameLimits
@@ -119,6 +120,8 @@ def assemble(
                     allow_cross_node=options.pinning.cross_node,
                     networks=options.cluster.networks,
                     backoff_max_s=options.cluster.restart_pause_s,
+                    tls=options.cluster.tls,
+                    insecure=options.cluster.insecure,
                 ),
                 placement,
                 plan.workers,
@@ -215,9 +218,11 @@ def assemble_router(
     loading: Loading,
     undo: contextlib.ExitStack,
     log: Callable[[str], None] = say,
+    *,
+    security: ChannelSecurity = PLAIN,
 ) -> RouterParts:
-    """A router over workers that run already; `undo` ends what was started here, but not them. Raises as
-    `assemble`."""
+    """A router over workers that run already, reached as `security` says; `undo` ends what was started here, but not
+    them. Raises as `assemble`."""
     checkpoint = Checkpoint.open(model)
     config = checkpoint.config
     mode = choose_mode(checkpoint, compute_mode, log)
@@ -229,6 +234,7 @@ def assemble_router(
         [str(parse_address(target, "--expert")) for target in targets],
         lambda names: spread(config.layers, config.experts, names),
         AttachOptions(find_timeout_s=find_timeout_s),
+        security=security,
         progress=lambda worker, done, total, nbytes: loading.update(f"worker {worker}", done, total),
         log=log,
     )

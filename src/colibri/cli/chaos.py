@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from colibri.cli.security_options import add_channel_security, channel_security, check_called
+
 if TYPE_CHECKING:
     from colibri.chaos.plan import Plan
     from colibri.chaos.runner import ChaosResult
@@ -27,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ADDR",
         help="a server that runs on this machine, started with --allow-faults (default: one of our own)",
     )
+    add_channel_security(parser)
     parser.add_argument(
         "--model",
         default=argparse.SUPPRESS,
@@ -54,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.chaos_run import run_plan
     from colibri.cli.terminal import say
 
+    if not hasattr(args, "target"):
+        check_called(args)
     plan = _with_overrides(read_plan(args.plan), args)
     if args.check:
         return _print_schedule(plan)
@@ -62,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         result, verdict = run_plan(
             plan,
             getattr(args, "target", None),
+            security=channel_security(args),
             tell=say,
             server_log=lambda line: None if log is None else print(line, file=log, flush=True),
         )

@@ -26,16 +26,19 @@ from colibri.load.runner import LoadRun
 from colibri.load.targets.colibri_grpc import GrpcTarget
 from colibri.load.workload import Workload
 from colibri.models.demo_model import build_demo_model, colibri_home
+from colibri.security.channel import PLAIN, ChannelSecurity
 
 
 def run_plan(
     plan: Plan,
     target: str | None = None,
     *,
+    security: ChannelSecurity = PLAIN,
     tell: Callable[[str], None] = lambda line: None,
     server_log: Callable[[str], None] = lambda line: None,
 ) -> tuple[ChaosResult, Verdict]:
-    """target: a server that runs already; None: one of our own, which also says of its workers' memory.
+    """target: a server that runs already, called as `security` says; None: one of our own, which also says of its
+    workers' memory.
 
     Raises ColibriError for what cannot begin, ConfigError where the plan does not say which model answers.
     """
@@ -55,19 +58,19 @@ def run_plan(
             tell(f"starting a server with {spec.workers} workers, {spec.replicas} holders of each expert")
             command = serve_command(folder, spec, places)
             server = stack.enter_context(serving(command, log=server_log))
-            target, pid = server.target, server.pid
-        with Client(target) as client:
+            target, pid, security = server.target, server.pid, PLAIN
+        with Client(target, security=security) as client:
             model = client.model_info()
         workload = workload_of(plan.load, model, plan.seed)
         tell(f"{plan.load.distinct} answers to compare with")
         oracle = _oracle(folder, spec, model, workload, plan.load.distinct)
         load = LoadRun(
-            GrpcTarget(target, in_flight=plan.load.users),
+            GrpcTarget(target, in_flight=plan.load.users, security=security),
             workload,
             ClosedLoop(plan.load.users),
             RunLimits(in_flight=plan.load.users, request_timeout_s=plan.load.request_timeout_s),
         )
-        operator = stack.enter_context(Operator(target))
+        operator = stack.enter_context(Operator(target, security=security))
 
         def heard(moment: Moment) -> None:
             tell(moment.line())

@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from colibri.cli.parser import integer, number
+from colibri.cli.security_options import worker_tls
 from colibri.cluster.netns import NetworkPlace
 from colibri.cluster.ray.options import RayOptions, Spread
 from colibri.router_service.policy import FailoverPolicy
+
+if TYPE_CHECKING:
+    from colibri.cluster.launch import WorkerTls
 
 #: As colibri.cluster.launch.LaunchOptions has it.
 RESTART_PAUSE_S = 10.0
@@ -17,7 +22,8 @@ RESTART_PAUSE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """memory: bytes of experts per worker (None: any); networks: by worker, those in network namespaces;
+    """memory: bytes of experts per worker (None: any); networks: by worker, those in network namespaces; tls,
+    insecure: as LaunchOptions has them;
     restart_pause_s: longest one before a dead worker's next life; ray: who places workers, None: this machine."""
 
     policy: FailoverPolicy = field(default_factory=FailoverPolicy)
@@ -25,6 +31,8 @@ class ClusterOptions:
     allow_faults: bool = False
     networks: Mapping[str, NetworkPlace] = field(default_factory=dict)
     restart_pause_s: float = RESTART_PAUSE_S
+    tls: WorkerTls | None = None
+    insecure: bool = False
     ray: RayOptions | None = None
 
 
@@ -104,7 +112,10 @@ def ray_options(args: argparse.Namespace) -> RayOptions | None:
 
     if args.launcher == "local":
         return None
-    for name, value in (("--worker-netns", getattr(args, "worker_netns", None)), ("--workers", args.workers == 0)):
+    for name, value in (
+        ("--worker-netns", getattr(args, "worker_netns", None)),
+        ("--workers", args.workers == 0),
+    ):
         if value:
             raise ConfigError(name, "what goes with --launcher ray", "a value that does not")
     return RayOptions(args.ray_address, Spread(args.spread), place_s=args.place_timeout)
@@ -132,5 +143,7 @@ def cluster_options(args: argparse.Namespace) -> ClusterOptions:
         allow_faults=args.allow_faults,
         networks=networks,
         restart_pause_s=args.restart_pause,
+        tls=worker_tls(args),
+        insecure=args.insecure,
         ray=ray_options(args),
     )

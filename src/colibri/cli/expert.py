@@ -10,6 +10,7 @@ from pathlib import Path
 from colibri.cli import options
 from colibri.cli.parser import integer, number
 from colibri.cli.pinning_options import add_worker_pinning
+from colibri.cli.security_options import add_server_security, server_security
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="bytes that experts may take; a load of more is refused (default: any)",
     )
+    add_server_security(parser, tokens=False)
     parser.add_argument(
         "--yielding-start",
         action="store_true",
@@ -82,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
     from colibri.expert_service.cpu_claims import host_claims
     from colibri.expert_service.worker import WorkerConfig, run_worker, settle
 
-    check_free(args.listen, "--listen")
+    security = server_security(args)
+    check_free(args.listen, "--listen", security)
     wish = PlaceWish(
         cpus=parse_cpu_list(args.cpus, "--cpus") if hasattr(args, "cpus") else None,
         numa_node=args.numa_node,
@@ -115,6 +118,7 @@ def run(args: argparse.Namespace) -> int:
         yielding_start=args.yielding_start,
         share_memory=not args.no_shared_memory,
         allow_faults=args.allow_faults,
+        security=security,
     )
     return run_worker(config)
 

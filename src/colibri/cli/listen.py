@@ -5,12 +5,23 @@ from __future__ import annotations
 import socket
 
 from colibri.errors import ConfigError
+from colibri.security.bind import checked_bind
+from colibri.security.server import ServerSecurity
 from colibri.transport.address import UnixAddress, claim_unix_path, parse_address
 
 
-def check_free(listen: str, field: str) -> None:
-    """Raises ConfigError naming `field` where `listen` is no address or something serves there already."""
+def check_free(listen: str, field: str, security: ServerSecurity | None = None) -> None:
+    """Raises ConfigError naming `field` where `listen` is no address, something serves there already, or other
+    machines would reach a server that `security` does not protect (None: not looked at)."""
     address = parse_address(listen, field)
+    if security is not None:
+        address = checked_bind(
+            address,
+            field,
+            tls=security.tls_cert is not None,
+            callers_known=security.callers_known,
+            insecure=security.insecure,
+        )
     if isinstance(address, UnixAddress):
         claim_unix_path(address.path, field)
         return

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 from colibri.cli.parser import integer, number
+from colibri.cli.security_options import add_channel_security
 
 #: Values of colibri.load.targets.openai_http.PromptForm.
 FORMS = ("ids", "text", "chat")
@@ -27,6 +28,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="measure this OpenAI-compatible server instead, as http://host:8000/v1 (key: $OPENAI_API_KEY)",
     )
+    add_channel_security(parser)
     parser.add_argument(
         "--openai-model",
         default=unset,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from colibri.cli.load_options import DEFAULT_INPUT, DEFAULT_OUTPUT, DEFAULT_REQUESTS
+from colibri.cli.security_options import CHANNEL_OPTIONS, channel_security
 from colibri.client import Client, ModelInfo
 from colibri.errors import ConfigError
 from colibri.load.arrivals import Arrivals, ClosedLoop, OpenLoop, gamma, limited
@@ -89,6 +90,7 @@ _EITHER = (
     ("tokenizer", "vocab"),
     ("openai", "resume"),
     ("openai", "oracle"),
+    *(("openai", name) for name in CHANNEL_OPTIONS),
 )
 
 
@@ -109,7 +111,8 @@ def _check(args: argparse.Namespace) -> None:
 def _colibri(
     args: argparse.Namespace, arrivals: Arrivals, limits: RunLimits, entries: tuple[TraceEntry, ...] | None
 ) -> Load:
-    with Client(args.target) as client:
+    security = channel_security(args)
+    with Client(args.target, security=security) as client:
         client.wait_ready(limits.connect_timeout_s)
         info = client.model_info()
         prompts: Prompts = RandomIds(info.vocab, info.eos_ids)
@@ -117,7 +120,7 @@ def _colibri(
             prompts = TextIds(client.tokenize(_text(args.text), add_special=False, timeout_s=60.0).ids)
 
     def make() -> GrpcTarget:
-        return GrpcTarget(args.target, in_flight=limits.in_flight, resume=args.resume)
+        return GrpcTarget(args.target, in_flight=limits.in_flight, resume=args.resume, security=security)
 
     return _load(args, make, prompts, None, arrivals, limits, entries, info)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from colibri.cli.parser import number
+from colibri.cli.security_options import add_channel_security, channel_security
 
 if TYPE_CHECKING:
     from colibri.client.operator import Operator
@@ -24,6 +25,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         metavar="ADDR",
         help="the running `colibri serve`: host:port or unix:/path",
     )
+    add_channel_security(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
@@ -52,7 +54,7 @@ def carry_out(args: argparse.Namespace, change: Callable[[Operator, float], pb.C
             told.append(line)
             say(line)
 
-    with Operator(args.target, follow) as operator:
+    with Operator(args.target, follow, channel_security(args)) as operator:
         last = change(operator, args.timeout)
     if args.json:
         print(json.dumps({"done": last.done, "text": last.text, "epoch": last.epoch}))

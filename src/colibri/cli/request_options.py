@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from colibri.cli import options
 from colibri.cli.parser import integer, number
+from colibri.cli.security_options import CHANNEL_OPTIONS, add_channel_security
 
 if TYPE_CHECKING:
     from colibri.client import RequestOptions, Retry
@@ -51,6 +52,7 @@ def add_where(parser: argparse.ArgumentParser, workers: int = 2) -> None:
         metavar="S",
         help="with --target: seconds that a lost server may take to come back; 0: nothing is asked again",
     )
+    add_channel_security(parser)
     options.add_deployment(parser, workers=workers)
 
 
@@ -179,7 +181,9 @@ def check_where(args: argparse.Namespace) -> None:
     if served:
         options.add_deployment(group, workers=2)
     meaningless = (
-        {action.dest for action in group._actions if action.dest != "help"} if served else {"retry_within"}
+        {action.dest for action in group._actions if action.dest != "help"}
+        if served
+        else {"retry_within", *CHANNEL_OPTIONS}
     )
     for setting in getattr(args, "option_sources", ()):
         if setting.dest in meaningless and setting.source == "flag":

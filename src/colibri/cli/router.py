@@ -10,6 +10,12 @@ import signal
 
 from colibri.cli import options
 from colibri.cli.parser import integer, number
+from colibri.cli.security_options import (
+    add_plane_security,
+    add_server_security,
+    plane_security,
+    server_security,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_listen(parser, "127.0.0.1:50052")
     options.add_numerics(parser)
     options.add_link(parser)
+    add_server_security(parser)
+    add_plane_security(parser, launches=False)
     parser.add_argument(
         "--max-rows", type=integer(1, 65536), default=4096, metavar="N", help="rows of one call"
     )
@@ -46,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
     from colibri.transport.link import LinkKind
     from colibri.transport.options import server_options
 
-    check_free(args.listen, "--listen")
+    security = server_security(args)
+    check_free(args.listen, "--listen", security)
+    plane = plane_security(args)
     with contextlib.ExitStack() as stack:
         with Loading() as loading:
             parts = assemble_router(
@@ -59,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
                 LinkKind(args.link),
                 loading,
                 stack,
+                security=plane,
             )
         servicer = RouterServicer(
             parts.router,
@@ -71,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
             listen=args.listen,
             options=server_options(max_message_bytes(parts.router.hidden, args.max_rows)),
             name="colibri router",
+            security=security,
         )
         stop = StopSignals()
         server.start()

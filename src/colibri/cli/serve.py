@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from colibri.cli import options
 from colibri.cli.cluster_options import add_cluster, cluster_options
 from colibri.cli.parser import add_parent, integer
+from colibri.cli.security_options import add_plane_security, add_server_security, server_security
 
 if TYPE_CHECKING:
     from colibri.cli.deployment import Deployment
     from colibri.coordinator.servicer import GenerationServicer
     from colibri.rpc.server import RpcServer
+    from colibri.security.server import ServerSecurity
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_listen(parser, "127.0.0.1:50051")
     options.add_deployment(parser, workers=2)
     add_cluster(parser)
+    add_server_security(parser)
+    add_plane_security(parser, launches=True)
     parser.add_argument(
         "--max-running", type=integer(1, 4096), default=16, metavar="N", help="requests at once"
     )
@@ -46,14 +50,15 @@ def run(args: argparse.Namespace) -> int:
 
     if hasattr(args, "parent_pid"):
         die_with_parent(args.parent_pid)
-    check_free(args.listen, "--listen")  # now rather than after a long load
+    security = server_security(args)
+    check_free(args.listen, "--listen", security)  # now rather than after a long load
     phases = Phases(process_age_s())
     phases.mark("process start")
     with Loading() as loading:
         wanted = replace(options.deployment_options(args, args.model), cluster=cluster_options(args))
         deployment = assemble(wanted, phases, loading)
     with deployment:
-        server, generation = _build(deployment, args)
+        server, generation = _build(deployment, args, security)
         stop = StopSignals(deployment.abandon)
         server.start()
         server.set_serving(True)
@@ -69,7 +74,9 @@ def run(args: argparse.Namespace) -> int:
     return 0 if number == signal.SIGTERM else 128 + number
 
 
-def _build(deployment: Deployment, args: argparse.Namespace) -> tuple[RpcServer, GenerationServicer]:
+def _build(
+    deployment: Deployment, args: argparse.Namespace, security: ServerSecurity
+) -> tuple[RpcServer, GenerationServicer]:
     from colibri.cluster.operator_service import MAX_CALLS
     from colibri.coordinator.servicer import GenerationServicer, ServedModel
     from colibri.models.chat_renderer import load_chat_renderer
@@ -101,5 +108,6 @@ def _build(deployment: Deployment, args: argparse.Namespace) -> tuple[RpcServer,
         max_calls=generation.max_calls + MAX_CALLS,
         options=server_options(limit),
         name="colibri serve",
+        security=security,
     )
     return server, generation

@@ -171,11 +171,13 @@ def open_source(args: argparse.Namespace, phases: Phases) -> Iterator[Source]:
 @contextlib.contextmanager
 def served_source(args: argparse.Namespace, phases: Phases) -> Iterator[ServedSource]:
     from colibri.cli.request_options import retry
+    from colibri.cli.security_options import channel_security
     from colibri.cli.terminal import say
     from colibri.client import Client
 
     # An address where nobody is must be told at once, a server that was there may be waited for.
-    with Client(args.target) as first:
+    security = channel_security(args)
+    with Client(args.target, security=security) as first:
         info = first.model_info()
     told: list[str] = []
 
@@ -184,7 +186,7 @@ def served_source(args: argparse.Namespace, phases: Phases) -> Iterator[ServedSo
             told[:] = [str(error)]
             say(f"{args.prog}: {error}; asking again for up to {args.retry_within:g} s")
 
-    with Client(args.target, retry=retry(args), on_retry=tell) as client:
+    with Client(args.target, retry=retry(args), on_retry=tell, security=security) as client:
         phases.mark("connected")
         yield ServedSource(client, info)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from colibri.cli.operator_options import add_target
 from colibri.cli.parser import number
+from colibri.cli.security_options import channel_security
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from colibri.client.operator import Operator
 
     every_s = getattr(args, "watch", None)
-    with Operator(args.target) as operator:
+    with Operator(args.target, security=channel_security(args)) as operator:
         while True:
             reply = operator.status(experts=args.experts, timeout_s=_TIMEOUT_S)
             if every_s is not None and not args.json and sys.stdout.isatty():

@@ -57,6 +57,12 @@ VERBS: Mapping[str, Verb] = {
         "Break a deployment on purpose while it answers, by a seeded plan, and judge every answer.",
         "colibri.cli.chaos",
     ),
+    "certs": Verb(
+        "Make the certificates by which the processes of a deployment know one another.", "colibri.cli.certs"
+    ),
+    "token": Verb(
+        "Make bearer tokens for the callers of a server, and show which there are.", "colibri.cli.token"
+    ),
     "expert": Verb(
         "Run one expert worker by hand; routers tell it which experts to load.", "colibri.cli.expert"
     ),

@@ -124,12 +124,17 @@ class TokenFile:
 def read_tokens(path: Path, field: str) -> tuple[Token, ...]:
     """Raises ConfigError naming file and line, and never quotes a token."""
     try:
-        lines = read_file(path, field, secret=True).decode("utf-8").splitlines()
+        text = read_file(path, field, secret=True).decode("utf-8")
     except UnicodeDecodeError:
         raise ConfigError(field, "text in UTF-8", path) from None
+    return parse_tokens(text, path, field)
+
+
+def parse_tokens(text: str, path: Path, field: str) -> tuple[Token, ...]:
+    """As read_tokens, of a file's text."""
     found: dict[str, Token] = {}
     digests: dict[bytes, str] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
         if not words:
             continue
