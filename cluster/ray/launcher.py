@@ -23,6 +23,7 @@ from colibri.cluster.ray.session import api, connect
 from colibri.deadline import Clock
 from colibri.errors import ColibriError
 from colibri.placement import Placement
+from colibri.security.channel import PLAIN
 
 #: Methods of an actor that may wait beside each other: begin, wait_end, look, end, and what a former life left.
 _CONCURRENCY = 8
@@ -159,7 +160,8 @@ class Actors:
 
 def _travelling(options: LaunchOptions) -> LaunchOptions:
     """What the hosts need of them; nothing else leaves this machine."""
-    return replace(options, env=None, networks={}, run_folder_parent=None)
+    tls = None if options.tls is None else replace(options.tls, channel=PLAIN)
+    return replace(options, env=None, networks={}, run_folder_parent=None, tls=tls)
 
 
 def _kill(actor: Any, *, restart: bool) -> None:
