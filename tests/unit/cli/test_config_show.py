@@ -35,7 +35,7 @@ def test_resolved_tells_every_source(
     assert found["listen"] == {"value": "127.0.0.1:50051", "source": "default", "where": ""}
     text = show(capsys, "--resolved", f"--config={file}", "serve", "m").splitlines()
     assert ["kv-page", "8", f"{file}:3"] in [line.split() for line in text]
-    assert "  kv-tokens        32               COLIBRI_KV_TOKENS" in text
+    assert ["kv-tokens", "32", "COLIBRI_KV_TOKENS"] in [line.split() for line in text]
 
 
 def test_without_resolved_only_what_was_said(capsys: pytest.CaptureFixture[str], file: Path) -> None:
