@@ -17,8 +17,10 @@ from typing import Generic, TypeVar
 #: did not come up in minutes on a machine whose CPUs were all taken.
 LOWERED = 10
 #: After each item the thread rests so many times as long as that took, at most so many seconds: priority shares out CPU
-#: time, but nothing shares out the bandwidth of memory, which decode needs whole.
-_REST = 2.0
+#: time, but nothing shares out the bandwidth of memory, which decode needs whole. Longer rests (2, 4) made longer gaps
+#: on a virtual machine that gives free memory back to its host within 2 s: a slow load has to fetch it again page by
+#: page, a quick one takes what the last life of the worker left.
+_REST = 0.5
 _LONGEST_REST_S = 0.1
 
 T = TypeVar("T")
