@@ -39,6 +39,13 @@ VERBS: Mapping[str, Verb] = {
         "Move an expert of a running deployment to another worker, or add or drop a holder; no request notices.",
         "colibri.cli.move",
     ),
+    "up": Verb(
+        "Bring a cluster up: Ray on its hosts, Colibri on Ray, and wait until it answers.", "colibri.cli.up"
+    ),
+    "down": Verb(
+        "Take a cluster down: the server, Ray, and a look at each host whether anything is left.",
+        "colibri.cli.down",
+    ),
     "deploy": Verb(
         "Serve on the Ray cluster that this machine is the head of: detached, restarted by Ray, logged to a file.",
         "colibri.cli.deploy",
