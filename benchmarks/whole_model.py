@@ -30,7 +30,7 @@ def main() -> int:
     model = build_demo_model(colibri_home(os.environ)) if args.model == "demo" else Path(args.model)
     speeds: list[list[tuple[float, float]]] = [[], []]
     with Ours(model, args.workers, link=args.link) as ours, transformers(model) as theirs:
-        vocab = ours.deployment.checkpoint.config.vocab
+        vocab = ours.deployment.model.config.vocab
         ids = np.random.Generator(np.random.SFC64(1)).integers(3, vocab, PREFILL).tolist()
         ours.run(ids, 8)
         theirs.run(ids, 8)

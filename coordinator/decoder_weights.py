@@ -12,6 +12,8 @@ from colibri.models.checkpoint import Array, Checkpoint
 from colibri.models.config import MixtralConfig
 from colibri.models.dtypes import fp32_from_stored
 from colibri.models.finite import check_finite
+from colibri.models.pack import Pack
+from colibri.models.pack_plan import EMBEDDING, FINAL_NORM, HEAD, part_name
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all)"""
@@ -46,21 +48,22 @@ class DecoderWeights:
     @classmethod
     def load(
         cls,
-        checkpoint: Checkpoint,
+        model: Checkpoint | Pack,
         backend: Backend,
         mode: ComputeMode,
         progress: Progress | None = None,
         *,
         max_positions: int | None = None,
     ) -> DecoderWeights:
-        """Reads and packs the dense tensors. max_positions: rows of the RoPE table (None: the model's
-        context).
+        """Reads the dense tensors; those of a checkpoint are packed here. max_positions: rows of the RoPE table
+        (None: the model's context).
 
-        In bf16 mode weights of other dtypes are rounded to bf16. Raises CheckpointError for unreadable
-        tensors and for
-        weights that are not finite.
+        In bf16 mode weights of other dtypes are rounded to bf16. Raises CheckpointError for unreadable tensors, for
+        weights that are not finite and for a pack's wrong checksums.
         """
-        config = checkpoint.config
+        if isinstance(model, Pack):
+            return cls._from_pack(model, backend, mode, progress, max_positions)
+        checkpoint, config = model, model.config
         done, total = 0, _dense_bytes(checkpoint)
 
         def read(array: Array, where: str) -> Array:
@@ -97,6 +100,55 @@ class DecoderWeights:
             head=embedding
             if config.tied
             else backend.pack_linear(read(checkpoint.lm_head(), "lm_head"), mode),
+            rope=backend.rope_table(
+                config.rope_theta, config.head_dim, max_positions or config.max_positions
+            ),
+        )
+
+    @classmethod
+    def _from_pack(
+        cls,
+        pack: Pack,
+        backend: Backend,
+        mode: ComputeMode,
+        progress: Progress | None,
+        max_positions: int | None,
+    ) -> DecoderWeights:
+        config = pack.config
+        done, total = 0, pack.dense_nbytes
+
+        def told(array: Array) -> None:
+            nonlocal done
+            done += array.nbytes
+            if progress is not None:
+                progress(done, total)
+
+        def matrix(name: str) -> PackedLinear:
+            packed = pack.matrix(name, backend)
+            told(packed.data)
+            return packed
+
+        def norm(name: str) -> F32:
+            weight = pack.vector(name, backend)
+            told(weight)
+            return weight
+
+        embedding = matrix(EMBEDDING)
+        return cls(
+            config=config,
+            mode=mode,
+            embedding=embedding,
+            layers=tuple(
+                LayerWeights(
+                    attention_norm=norm(part_name(layer, "attention_norm")),
+                    qkv=matrix(part_name(layer, "qkv")),
+                    o_proj=matrix(part_name(layer, "o_proj")),
+                    ffn_norm=norm(part_name(layer, "ffn_norm")),
+                )
+                for layer in range(config.layers)
+            ),
+            final_norm=norm(FINAL_NORM),
+            head=embedding if config.tied else matrix(HEAD),
             rope=backend.rope_table(
                 config.rope_theta, config.head_dim, max_positions or config.max_positions
             ),

@@ -130,7 +130,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         return pb.ModelInfoReply(
             name=self._model.name,
             model_hash=self._model.model_hash,
-            compute_mode=numerics.expert.compute_mode,
+            compute_mode=numerics.expert.deployment_mode,
             engine_numerics_id=numerics.id,
             expert_numerics_id=numerics.expert.id,
             vocab=config.vocab,

@@ -19,8 +19,7 @@ from colibri.expert_service.stream import RunUnits, Worker
 from colibri.expert_service.warm_up import warm_up
 from colibri.kernels.api import Backend, ComputeMode
 from colibri.kernels.factory import make_backend
-from colibri.models.checkpoint import Checkpoint
-from colibri.numerics import ExpertNumerics
+from colibri.models.model import check_mode, expert_numerics, open_model
 from colibri.rpc.server import RpcServer, build_server
 from colibri.transport.options import server_options
 from colibri.wire.limits import FrameLimits
@@ -44,14 +43,15 @@ class WorkerServer:
 
         Raises CheckpointError, ConfigError.
         """
-        checkpoint = Checkpoint.open(config.model)
-        shapes = checkpoint.config
+        model = open_model(config.model)
+        shapes = model.config
         mode = ComputeMode(config.compute_mode)
+        check_mode(model, mode)
         limits = FrameLimits(
             shapes.layers, shapes.experts, shapes.top_k, shapes.hidden, config.compute_mode, config.max_rows
         )
         self._backend = _make_backend(config) if backend is None else backend
-        self.store = WeightStore(checkpoint, self._backend, mode, config.memory)
+        self.store = WeightStore(model, self._backend, mode, config.memory)
         max_bytes = max(_MIN_QUEUE_BYTES, _LARGEST_REQUESTS * limits.max_request_bytes)
         worker = Worker(
             name=config.name,
@@ -66,9 +66,10 @@ class WorkerServer:
             draining=threading.Event(),
             faults=Faults() if config.allow_faults else None,
         )
-        numerics = ExpertNumerics.of(self._backend.name, config.compute_mode, shapes.dtype)
+        numerics = expert_numerics(model, self._backend.name, mode)
         identity = Identity(
-            model_hash=checkpoint.model_hash(),
+            model_hash=model.model_hash(),
+            pack_hash=model.pack_hash,
             expert_numerics_id=numerics.id,
             isa=self._backend.isa,
             compute_threads=self._backend.threads,

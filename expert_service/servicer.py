@@ -39,7 +39,7 @@ _DRAIN_POLL_S = 0.01
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What a handshake compares and Status reports. numa_node -1: none asked for; shares_memory: with routers of
-    its host."""
+    its host; pack_hash: empty when weights come from the checkpoint itself."""
 
     model_hash: str
     expert_numerics_id: str
@@ -48,6 +48,7 @@ class Identity:
     numa_node: int
     oversubscribed: bool
     shares_memory: bool = True
+    pack_hash: str = ""
 
 
 class ExpertServicer:
@@ -102,7 +103,7 @@ class ExpertServicer:
             )
         for field, asked, own in (
             ("model_hash", request.model_hash, identity.model_hash),
-            ("pack_hash", request.pack_hash, ""),
+            ("pack_hash", request.pack_hash, identity.pack_hash),
             ("expert_numerics_id", request.expert_numerics_id, identity.expert_numerics_id),
         ):
             if asked != own:
@@ -116,6 +117,7 @@ class ExpertServicer:
             worker=worker.name,
             incarnation=worker.incarnation,
             model_hash=identity.model_hash,
+            pack_hash=identity.pack_hash,
             expert_numerics_id=identity.expert_numerics_id,
             build_version=__version__,
             max_message_bytes=worker.limits.max_request_bytes,

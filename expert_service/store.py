@@ -7,26 +7,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from colibri.errors import ExpertNotLoaded, InvalidInput, OverBudget
 from colibri.kernels.api import Array, Backend, ComputeMode, PackedExpert
-from colibri.kernels.reference.packing import packed_expert_bytes
-from colibri.models.checkpoint import ExpertWeights
-from colibri.models.config import MixtralConfig
+from colibri.models.checkpoint import Checkpoint
 from colibri.models.finite import check_finite
+from colibri.models.model import Model, expert_bytes
+from colibri.models.pack import Pack
 
 #: (layer, expert)
 Key = tuple[int, int]
-
-
-class ExpertSource(Protocol):
-    """What the store needs of a checkpoint (colibri.models.checkpoint.Checkpoint)."""
-
-    @property
-    def config(self) -> MixtralConfig: ...
-
-    def expert(self, layer: int, expert: int) -> ExpertWeights: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +33,17 @@ class LoadStep:
 class WeightStore:
     """Packed experts by (layer, expert). Thread-safe: a get never waits for a load, nor one load for another.
 
-    budget: bytes that packed experts may take (None: any); what would not fit is refused before it is read.
+    model: a checkpoint, whose experts are packed here, or a pack, whose experts are only read. budget: bytes that
+    packed experts may take (None: any); what would not fit is refused before it is read.
     """
 
-    def __init__(
-        self, checkpoint: ExpertSource, backend: Backend, mode: ComputeMode, budget: int | None = None
-    ) -> None:
-        self._checkpoint = checkpoint
+    def __init__(self, model: Model, backend: Backend, mode: ComputeMode, budget: int | None = None) -> None:
+        self._model = model
         self._backend = backend
         self._mode = mode
         self._budget = budget
-        config = checkpoint.config
-        stored = "bf16" if mode is ComputeMode.BF16 else config.dtype
         #: Bytes of one packed expert: all are of one shape.
-        self.expert_bytes = packed_expert_bytes(stored, config.hidden, config.ffn)
+        self.expert_bytes = expert_bytes(model, mode)
         self._packed: dict[Key, PackedExpert] = {}
         #: Experts that loads under way have been granted memory for, and how many loads each.
         self._coming: Counter[Key] = Counter()
@@ -86,8 +73,8 @@ class WeightStore:
         return found
 
     def check(self, keys: Sequence[Key]) -> None:
-        """Raises InvalidInput unless every key is an expert of the checkpoint, and they are no more than it has."""
-        config = self._checkpoint.config
+        """Raises InvalidInput unless every key is an expert of the model, and they are no more than it has."""
+        config = self._model.config
         most = config.layers * config.experts
         if len(keys) > most:
             raise InvalidInput("experts", f"at most {most}, as many as the model has", len(keys))
@@ -102,8 +89,8 @@ class WeightStore:
         keeps what is loaded. A worker may well hold nothing, so `keys` may be empty. packer: packs in place of
         the backend that computes, which packing would keep busy.
 
-        Raises InvalidInput and OverBudget before anything is loaded, CheckpointError when the checkpoint cannot
-        be read or a weight is not finite.
+        Raises InvalidInput and OverBudget before anything is loaded, CheckpointError when the model cannot be read, a
+        weight is not finite or a pack's checksum is wrong.
         """
         self.check(keys)
         read = pack = 0.0
@@ -115,9 +102,13 @@ class WeightStore:
                 packed = self._packed.get(key)
                 if packed is None:
                     begin = time.perf_counter()
-                    matrices = self._read(key)
-                    middle = time.perf_counter()
-                    packed = (packer or self._backend).pack_expert(*matrices, self._mode)
+                    if isinstance(self._model, Pack):
+                        packed = self._model.expert(*key, self._backend)
+                        middle = time.perf_counter()
+                    else:
+                        matrices = _read(self._model, key)
+                        middle = time.perf_counter()
+                        packed = (packer or self._backend).pack_expert(*matrices, self._mode)
                     with self._changing:
                         packed = self._packed.setdefault(key, packed)
                     read += middle - begin
@@ -155,12 +146,13 @@ class WeightStore:
                 )
             self._coming.update(keys)
 
-    def _read(self, key: Key) -> tuple[Array, Array, Array]:
-        weights = self._checkpoint.expert(*key)
-        dtype = self._checkpoint.config.dtype
-        where = f"layer {key[0]}, expert {key[1]}: "
-        # Also brings mapped matrices into memory, so that reading and packing can be told apart.
-        check_finite(weights.gate, dtype, where + "gate")
-        check_finite(weights.up, dtype, where + "up")
-        check_finite(weights.down, dtype, where + "down")
-        return weights.gate, weights.up, weights.down
+
+def _read(checkpoint: Checkpoint, key: Key) -> tuple[Array, Array, Array]:
+    weights = checkpoint.expert(*key)
+    dtype = checkpoint.config.dtype
+    where = f"layer {key[0]}, expert {key[1]}: "
+    # Also brings mapped matrices into memory, so that reading and packing can be told apart.
+    check_finite(weights.gate, dtype, where + "gate")
+    check_finite(weights.up, dtype, where + "up")
+    check_finite(weights.down, dtype, where + "down")
+    return weights.gate, weights.up, weights.down

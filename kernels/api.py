@@ -152,6 +152,11 @@ class Backend(Protocol):
         """Ends the pool's threads. No call may follow."""
         ...
 
+    def allocate(self, nbytes: int) -> NDArray[np.uint8]:
+        """Zeroed memory for packed weights that come from elsewhere: uint8 [nbytes], 64-byte aligned, on huge pages
+        where the backend has them."""
+        ...
+
     def pack_linear(self, weight: Array, mode: ComputeMode) -> PackedLinear:
         """weight [n, k] bf16, fp16 or fp32. In bf16 mode other dtypes are rounded to bf16."""
         ...

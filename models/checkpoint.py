@@ -80,6 +80,9 @@ class Checkpoint:
     InvalidInput.
     """
 
+    #: Of no pack: the weights are the checkpoint's own.
+    pack_hash = ""
+
     def __init__(
         self,
         folder: Path,

@@ -75,6 +75,9 @@ class CpuBackend:
         """Ends the pool's threads. A later call raises RuntimeError."""
         self._native.close()
 
+    def allocate(self, nbytes: int) -> NDArray[np.uint8]:
+        return _native.alloc(nbytes)
+
     def pack_linear(self, weight: Array, mode: ComputeMode) -> PackedLinear:
         return PackedLinear(*self._native.pack_linear(weight, _to_bf16(mode)))
 

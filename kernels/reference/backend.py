@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from colibri.kernels.aligned import aligned_bytes
 from colibri.kernels.api import (
     F32,
     U32,
@@ -43,6 +47,9 @@ class ReferenceBackend:
 
     def close(self) -> None:
         return None
+
+    def allocate(self, nbytes: int) -> NDArray[np.uint8]:
+        return aligned_bytes(nbytes)
 
     def pack_linear(self, weight: Array, mode: ComputeMode) -> PackedLinear:
         return packing.pack_linear(weight, mode)

@@ -53,6 +53,12 @@ class ExpertNumerics:
         return cls(backend, "int8", f"{dtype}g{group}", wire_dtype=compute_mode)
 
     @property
+    def deployment_mode(self) -> str:
+        """The --compute-mode of a deployment that computes so: experts of int8 and int4 serve both modes, and the
+        rows tell which."""
+        return self.wire_dtype
+
+    @property
     def id(self) -> str:
         return (
             f"{self.backend}/{self.compute_mode}/w={self.weight_format}/wire={self.wire_dtype}"

@@ -1,6 +1,6 @@
-"""The one place where parts are wired: checkpoint, backend, workers, router, engine.
+"""The one place where parts are wired: checkpoint or pack, backend, workers, router, engine.
 
-Checkpoint --dense weights--> DecoderStack ---+
+Model -------dense weights--> DecoderStack ---+
     |                                          Engine --> Generation
     +------gates------> MoeRouter -------------+-------> Router
     |                       |
@@ -41,10 +41,11 @@ from colibri.expert_service.execute import run_units
 from colibri.expert_service.store import WeightStore
 from colibri.kernels.api import Backend, ComputeMode, PackedLinear
 from colibri.kernels.factory import make_backend
-from colibri.models.checkpoint import Checkpoint
 from colibri.models.finite import check_finite
+from colibri.models.model import Model, engine_numerics, expert_numerics, open_model
+from colibri.models.pack import Pack
 from colibri.models.tokenizer import TOKENIZER_NAME, Tokenizer
-from colibri.numerics import EngineNumerics, ExpertNumerics
+from colibri.numerics import ExpertNumerics
 from colibri.placement import Directory, Membership, spread
 from colibri.router_service.executor import LocalExecutor, RunUnits
 from colibri.router_service.handshake import RouterIdentity
@@ -59,7 +60,7 @@ from colibri.wire.limits import FrameLimits
 
 @dataclass(frozen=True, slots=True)
 class DeploymentOptions:
-    """As on the command line. None: decided from the checkpoint (compute_mode) or the machine (threads)."""
+    """As on the command line. None: decided from the model (compute_mode) or the machine (threads)."""
 
     model: Path
     workers: int
@@ -82,16 +83,11 @@ def assemble(
 
     Workers start and load while this process packs the dense weights.
     """
-    checkpoint = Checkpoint.open(options.model)
-    config = checkpoint.config
-    tokenizer = (
-        Tokenizer.load(checkpoint.folder, config) if (checkpoint.folder / TOKENIZER_NAME).exists() else None
-    )
-    mode = choose_mode(checkpoint, options.compute_mode, log)
-    expert_numerics = ExpertNumerics.of(options.backend, mode.value, config.dtype)
-    numerics = EngineNumerics(
-        expert_numerics, dense_dtype=expert_numerics.weight_format, cache_dtype=mode.value
-    )
+    model = open_model(options.model)
+    config = model.config
+    tokenizer = Tokenizer.load(model.folder, config) if (model.folder / TOKENIZER_NAME).exists() else None
+    mode = choose_mode(model, options.compute_mode, log)
+    numerics = engine_numerics(model, options.backend, mode)
     if options.replicas > max(options.workers, 1):
         raise ConfigError(
             "--replicas", f"at most {options.workers} (the number of workers)", options.replicas
@@ -111,7 +107,7 @@ def assemble(
             )
             launcher = LocalLauncher(
                 LaunchOptions(
-                    checkpoint.folder.resolve(),
+                    model.folder.resolve(),
                     mode.value,
                     options.transport,
                     options.backend,
@@ -144,26 +140,26 @@ def assemble(
         backend = _open_backend(options.backend, plan)
         undo.callback(backend.close)
         weights = DecoderWeights.load(
-            checkpoint,
+            model,
             backend,
             mode,
             lambda done, total: loading.update("dense weights", done, total),
             max_positions=min(config.max_positions, options.engine.kv_tokens),
         )
-        gates = _gates(checkpoint, backend)
+        gates = _gates(model, backend)
         phases.mark("dense weights")
 
         executor: LocalExecutor | RemoteExecutor
         if launcher is None:
-            executor = LocalExecutor(_local_experts(checkpoint, backend, mode, loading))
+            executor = LocalExecutor(_local_experts(model, backend, mode, loading))
             undo.callback(executor.close)
             phases.mark("experts loaded")
         else:
             launcher.wait_serving()
             executor = _connect(
-                checkpoint,
+                model,
                 mode,
-                expert_numerics,
+                numerics.expert,
                 directory,
                 "coordinator",
                 options.link,
@@ -182,7 +178,7 @@ def assemble(
         stack = DecoderStack(weights, backend)
         engine = Engine(stack, tokenizer, router, options.engine, numerics=numerics)
         return Deployment(
-            checkpoint,
+            model,
             tokenizer,
             numerics,
             backend,
@@ -208,7 +204,7 @@ class RouterParts:
 
 
 def assemble_router(
-    model: Path,
+    folder: Path,
     targets: Sequence[str],
     compute_mode: str | None,
     backend_name: str,
@@ -223,13 +219,13 @@ def assemble_router(
 ) -> RouterParts:
     """A router over workers that run already, reached as `security` says; `undo` ends what was started here, but not
     them. Raises as `assemble`."""
-    checkpoint = Checkpoint.open(model)
-    config = checkpoint.config
-    mode = choose_mode(checkpoint, compute_mode, log)
-    numerics = ExpertNumerics.of(backend_name, mode.value, config.dtype)
+    model = open_model(folder)
+    config = model.config
+    mode = choose_mode(model, compute_mode, log)
+    numerics = expert_numerics(model, backend_name, mode)
     backend = _open_backend(backend_name, _places(backend_name, threads, PinningOptions(), log).first(0))
     undo.callback(backend.close)
-    gates = _gates(checkpoint, backend)
+    gates = _gates(model, backend)
     workers = AttachedWorkers(
         [str(parse_address(target, "--expert")) for target in targets],
         lambda names: spread(config.layers, config.experts, names),
@@ -240,9 +236,9 @@ def assemble_router(
     )
     undo.callback(workers.close)
     directory = workers.wait_serving()
-    executor = _connect(checkpoint, mode, numerics, directory, "router", link, FailoverPolicy(), undo)
+    executor = _connect(model, mode, numerics, directory, "router", link, FailoverPolicy(), undo)
     router = MoeRouter(backend, mode, gates, config.top_k, directory, executor)
-    return RouterParts(router, checkpoint.model_hash(), numerics.id, directory.current().placement.workers)
+    return RouterParts(router, model.model_hash(), numerics.id, directory.current().placement.workers)
 
 
 def _places(backend: str, threads: int | None, options: PinningOptions, log: Callable[[str], None]) -> Places:
@@ -261,18 +257,20 @@ def _open_backend(name: str, plan: PinningPlan) -> Backend:
         raise ConfigError("backend", "a backend, threads and isa that this machine has", error) from error
 
 
-def _gates(checkpoint: Checkpoint, backend: Backend) -> list[PackedLinear]:
+def _gates(model: Model, backend: Backend) -> list[PackedLinear]:
     """As stored, whatever the mode: a gate is never rounded (docs/numerics.md)."""
+    if isinstance(model, Pack):
+        return [model.gate(layer, backend) for layer in range(model.config.layers)]
     gates = []
-    for layer in range(checkpoint.config.layers):
-        gate = checkpoint.gate(layer)
-        check_finite(gate, checkpoint.config.dtype, f"layer {layer}: gate")
+    for layer in range(model.config.layers):
+        gate = model.gate(layer)
+        check_finite(gate, model.config.dtype, f"layer {layer}: gate")
         gates.append(backend.pack_linear(gate, ComputeMode.FP32))
     return gates
 
 
 def _connect(
-    checkpoint: Checkpoint,
+    model: Model,
     mode: ComputeMode,
     numerics: ExpertNumerics,
     directory: Directory,
@@ -282,9 +280,9 @@ def _connect(
     undo: contextlib.ExitStack,
 ) -> RemoteExecutor:
     """Shakes hands with every worker of the directory. Raises the first refusal."""
-    config = checkpoint.config
+    config = model.config
     limits = FrameLimits(config.layers, config.experts, config.top_k, config.hidden, mode.value)
-    identity = RouterIdentity(name, checkpoint.model_hash(), numerics.id)
+    identity = RouterIdentity(name, model.model_hash(), numerics.id, model.pack_hash)
     executor = RemoteExecutor(identity, limits, directory, link=link, policy=policy)
     undo.callback(executor.close)
     for error in executor.connect().values():
@@ -292,10 +290,10 @@ def _connect(
     return executor
 
 
-def _local_experts(checkpoint: Checkpoint, backend: Backend, mode: ComputeMode, loading: Loading) -> RunUnits:
+def _local_experts(model: Model, backend: Backend, mode: ComputeMode, loading: Loading) -> RunUnits:
     """All experts in this process, and the very routine that workers run."""
-    config = checkpoint.config
-    store = WeightStore(checkpoint, backend, mode)
+    config = model.config
+    store = WeightStore(model, backend, mode)
     keys = [(layer, expert) for layer in range(config.layers) for expert in range(config.experts)]
     store.load(keys, lambda step: loading.update("experts", step.experts_done, step.experts_total))
     return partial(run_units, backend, store)

@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         type=Path,
         metavar="MODEL",
-        help="Hugging Face folder of a Mixtral checkpoint, or `demo`: the demo model",
+        help="Hugging Face folder of a Mixtral checkpoint, a pack of one, or `demo`: the demo model",
     )
     parser.add_argument(
         "--rounds",
@@ -108,10 +108,10 @@ def start(args: argparse.Namespace) -> Deployment:
 
 def describe(deployment: Deployment) -> dict[str, object]:
     """What was measured, for --json."""
-    checkpoint = deployment.checkpoint
+    model = deployment.model
     return {
-        "model": checkpoint.folder.resolve().name,
-        "model_hash": checkpoint.model_hash(),
+        "model": model.folder.resolve().name,
+        "model_hash": model.model_hash(),
         "engine_numerics_id": deployment.numerics.id,
         "isa": deployment.backend.isa,
         "threads": deployment.backend.threads,
@@ -121,9 +121,10 @@ def describe(deployment: Deployment) -> dict[str, object]:
 
 
 def headline(deployment: Deployment) -> str:
-    numerics, workers = deployment.numerics, len(deployment.worker_names)
+    expert, workers = deployment.numerics.expert, len(deployment.worker_names)
     return (
-        f"{deployment.checkpoint.folder.resolve().name}, {numerics.expert.compute_mode}, {deployment.backend.isa}, "
+        f"{deployment.model.folder.resolve().name}, {expert.deployment_mode}, {expert.weight_format} experts, "
+        f"{deployment.backend.isa}, "
         f"{workers or 'no'} worker{'' if workers == 1 else 's'}, {os.cpu_count()} CPUs"
     )
 
@@ -173,7 +174,7 @@ def _request(deployment: Deployment, prompt: int, new: int, name: str, seed: int
     from colibri.deadline import Deadline
     from colibri.v1 import generation_pb2 as pb
 
-    vocab = deployment.checkpoint.config.vocab
+    vocab = deployment.model.config.vocab
     low = min(_FIRST_ORDINARY_ID, vocab - 1)
     ids = np.random.Generator(np.random.SFC64(seed)).integers(low, vocab, prompt).tolist()
     message = pb.GenerateRequest(token_ids=pb.TokenIds(ids=ids))

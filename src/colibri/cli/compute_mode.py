@@ -1,4 +1,4 @@
-"""Which compute mode a checkpoint runs in, and what a mode that it was not made for costs."""
+"""Which compute mode a model runs in, and what a mode that it was not made for costs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ import numpy as np
 from colibri.kernels.api import ComputeMode
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.dtypes import BF16, bf16_from_fp32, fp32_from_stored
+from colibri.models.model import Model, check_mode, default_mode
 
 
-def choose_mode(checkpoint: Checkpoint, asked: str | None, log: Callable[[str], None]) -> ComputeMode:
-    """`asked`, else bf16 for bf16 checkpoints and fp32 for others.
+def choose_mode(model: Model, asked: str | None, log: Callable[[str], None]) -> ComputeMode:
+    """`asked`, else bf16 for bf16 checkpoints and for packs without fp16 and fp32 matrices, fp32 for others.
 
-    bf16 mode rounds the weights of other checkpoints; then the error is measured on one expert and said.
+    bf16 mode rounds the weights of other checkpoints; then the error is measured on one expert and said. Raises
+    ConfigError for a mode that a pack was not made for.
     """
-    stored = checkpoint.config.dtype
     if asked is None:
-        return ComputeMode.BF16 if stored == BF16.name else ComputeMode.FP32
-    mode = ComputeMode(asked)
-    if mode is ComputeMode.BF16 and stored != BF16.name:
-        error = rounding_error(checkpoint)
+        return default_mode(model)
+    mode, stored = ComputeMode(asked), model.config.dtype
+    check_mode(model, mode)
+    if isinstance(model, Checkpoint) and mode is ComputeMode.BF16 and stored != BF16.name:
+        error = rounding_error(model)
         log(f"bf16 mode rounds the {stored} weights: relative RMS error {error:.1e} (first expert)")
     return mode
 

@@ -15,7 +15,7 @@ from colibri.coordinator.decoder_weights import DecoderWeights
 from colibri.coordinator.engine import Engine
 from colibri.coordinator.validate import RequestLimits
 from colibri.kernels.api import Backend
-from colibri.models.checkpoint import Checkpoint
+from colibri.models.model import Model
 from colibri.models.tokenizer import Tokenizer
 from colibri.numerics import EngineNumerics
 from colibri.placement import Directory
@@ -29,7 +29,7 @@ class Deployment:
     """launcher, manager: None with `--workers 0`; undo: ends all parts but the engine. Leaving the context ends
     everything."""
 
-    checkpoint: Checkpoint
+    model: Model
     tokenizer: Tokenizer | None
     numerics: EngineNumerics
     backend: Backend
@@ -44,8 +44,8 @@ class Deployment:
 
     @property
     def limits(self) -> RequestLimits:
-        config = self.checkpoint.config
-        return RequestLimits(config.vocab, self.engine.context, self.checkpoint.generation)
+        config = self.model.config
+        return RequestLimits(config.vocab, self.engine.context, self.model.generation)
 
     @property
     def worker_names(self) -> list[str]:
@@ -72,8 +72,10 @@ class Deployment:
 
     def describe(self) -> list[str]:
         """A line per process that computes."""
-        mode, isa = self.numerics.expert.compute_mode, self.backend.isa
-        lines = [f"coordinator      {isa}, {self.backend.threads} threads, {mode}"]
+        mode, isa = self.numerics.expert.deployment_mode, self.backend.isa
+        kind = self.numerics.expert.weight_format
+        weights = "" if kind == mode else f", {kind} experts"
+        lines = [f"coordinator      {isa}, {self.backend.threads} threads, {mode}{weights}"]
         for status in () if self.launcher is None else self.launcher.status():
             shared = ", OVERSUBSCRIBED" if status.oversubscribed else ""
             lines.append(

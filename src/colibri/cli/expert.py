@@ -126,6 +126,6 @@ def run(args: argparse.Namespace) -> int:
 def _default_mode(model: Path) -> str:
     from colibri.cli.compute_mode import choose_mode
     from colibri.cli.terminal import say
-    from colibri.models.checkpoint import Checkpoint
+    from colibri.models.model import open_model
 
-    return choose_mode(Checkpoint.open(model), None, say).value
+    return choose_mode(open_model(model), None, say).value

@@ -20,7 +20,10 @@ LINKS = ("auto", "grpc", "shared-memory")
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", type=Path, metavar="MODEL", help="Hugging Face folder of a Mixtral checkpoint"
+        "model",
+        type=Path,
+        metavar="MODEL",
+        help="Hugging Face folder of a Mixtral checkpoint, or a pack of one",
     )
 
 
@@ -40,7 +43,7 @@ def add_compute(parser: argparse.ArgumentParser) -> None:
         "--compute-mode",
         choices=COMPUTE_MODES,
         default=argparse.SUPPRESS,
-        help="where rounding happens (default: bf16 for bf16 checkpoints, else fp32)",
+        help="where rounding happens (default: bf16 for bf16 checkpoints and their packs, else fp32)",
     )
     parser.add_argument("--backend", choices=BACKENDS, default="cpu", help="who computes")
 

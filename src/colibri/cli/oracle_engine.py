@@ -49,8 +49,8 @@ def main() -> int:
         with Loading(enabled=False) as loading:
             deployment = assemble(options, Phases(), loading)
         with deployment:
-            checkpoint, numerics = deployment.checkpoint, deployment.numerics
-            _tell({"model_hash": checkpoint.model_hash(), "engine_numerics_id": numerics.id})
+            model, numerics = deployment.model, deployment.numerics
+            _tell({"model_hash": model.model_hash(), "engine_numerics_id": numerics.id})
             for answer in _answers(deployment, messages):
                 _tell(encode_answer(answer))
     except ColibriError as error:

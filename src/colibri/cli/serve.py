@@ -84,24 +84,24 @@ def _build(
     from colibri.rpc.server import build_server
     from colibri.transport.options import CONTROL_MESSAGE_BYTES, server_options
 
-    checkpoint, numerics = deployment.checkpoint, deployment.numerics
-    model = ServedModel(
-        name=checkpoint.folder.resolve().name,
-        model_hash=checkpoint.model_hash(),
-        config=checkpoint.config,
-        defaults=checkpoint.generation,
+    model, numerics = deployment.model, deployment.numerics
+    served = ServedModel(
+        name=model.folder.resolve().name,
+        model_hash=model.model_hash(),
+        config=model.config,
+        defaults=model.generation,
     )
     tokenizer = deployment.tokenizer
-    chat = None if tokenizer is None else load_chat_renderer(checkpoint.folder, tokenizer)
-    generation = GenerationServicer(deployment.engine, tokenizer, model, deployment.directory, chat=chat)
+    chat = None if tokenizer is None else load_chat_renderer(model.folder, tokenizer)
+    generation = GenerationServicer(deployment.engine, tokenizer, served, deployment.directory, chat=chat)
     router = RouterServicer(
         deployment.router,
-        model_hash=model.model_hash,
+        model_hash=served.model_hash,
         expert_numerics_id=numerics.expert.id,
         max_rows=args.router_max_rows,
     )
-    operator = deployment.operator(model.name)
-    limit = max(CONTROL_MESSAGE_BYTES, max_message_bytes(checkpoint.config.hidden, args.router_max_rows))
+    operator = deployment.operator(served.name)
+    limit = max(CONTROL_MESSAGE_BYTES, max_message_bytes(model.config.hidden, args.router_max_rows))
     server = build_server(
         [generation.service(), router.as_service(), operator.service()],
         listen=args.listen,

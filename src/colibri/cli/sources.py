@@ -107,7 +107,7 @@ class LocalSource:
     @property
     def model_hash(self) -> str:
         """Read only when it is wanted."""
-        return self._deployment.checkpoint.model_hash()
+        return self._deployment.model.model_hash()
 
     def start(self, request: pb.GenerateRequest, timeout_s: float) -> Stream:
         import secrets
@@ -148,7 +148,7 @@ class LocalSource:
         deployment = self._deployment
         with self._lock:
             if not self._looked and deployment.tokenizer is not None:
-                self._chat = load_chat_renderer(deployment.checkpoint.folder, deployment.tokenizer)
+                self._chat = load_chat_renderer(deployment.model.folder, deployment.tokenizer)
             self._looked = True
         return self._chat
 

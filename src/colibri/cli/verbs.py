@@ -58,6 +58,10 @@ VERBS: Mapping[str, Verb] = {
         "Show what a checkpoint holds and how its experts would be placed, without loading weights.",
         "colibri.cli.inspect",
     ),
+    "pack": Verb(
+        "Make a pack of a checkpoint: weights in another format, laid out so that loading is reading.",
+        "colibri.cli.pack",
+    ),
     "bench": Verb("Measure speed.", "colibri.cli.bench"),
     "config": Verb("Show what options are set to, and where each value comes from.", "colibri.cli.config"),
     "chaos": Verb(

@@ -154,6 +154,6 @@ def test_another_backend_may_pack(store: WeightStore) -> None:
 
 
 def store_folder(store: WeightStore) -> Path:
-    checkpoint = store._checkpoint
+    checkpoint = store._model
     assert isinstance(checkpoint, Checkpoint)
     return checkpoint.folder

@@ -1,0 +1,78 @@
+"""A model from disk, whichever form it has: a Hugging Face folder or a pack of one; and what it computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from colibri.errors import CheckpointError, ConfigError
+from colibri.kernels.api import ComputeMode
+from colibri.kernels.reference.packing import packed_expert_bytes
+from colibri.models.checkpoint import Checkpoint
+from colibri.models.pack import Pack, is_pack
+from colibri.models.weight_format import WeightFormat
+from colibri.numerics import EngineNumerics, ExpertNumerics
+
+Model = Checkpoint | Pack
+
+
+def open_model(path: str | Path) -> Model:
+    """Raises CheckpointError as Checkpoint.open and Pack.open do."""
+    return Pack.open(path) if is_pack(Path(path)) else Checkpoint.open(path)
+
+
+def open_checkpoint(path: str | Path, wanted_by: str) -> Checkpoint:
+    """For what needs the original weights. Raises CheckpointError, also for a pack."""
+    if is_pack(Path(path)):
+        raise CheckpointError.of(path, "", f"a checkpoint, which {wanted_by} needs", "a pack")
+    return Checkpoint.open(path)
+
+
+def default_mode(model: Model) -> ComputeMode:
+    """bf16 where all weights can be used so without rounding any, else fp32."""
+    formats = (
+        (model.manifest.experts, model.manifest.dense)
+        if isinstance(model, Pack)
+        else (WeightFormat(model.config.dtype),)
+    )
+    return ComputeMode.BF16 if all(kind.takes_bf16_rows for kind in formats) else ComputeMode.FP32
+
+
+def check_mode(model: Model, mode: ComputeMode) -> None:
+    """A checkpoint is rounded for bf16 mode, a pack is what it is: raises ConfigError where it cannot be used so."""
+    if not isinstance(model, Pack) or mode is ComputeMode.FP32:
+        return
+    manifest = model.manifest
+    for flag, kind in (("--dtype", manifest.experts), ("--dense-dtype", manifest.dense)):
+        if not kind.takes_bf16_rows:
+            expected = f"fp32 with this pack, whose {flag} is {kind.name} (or make one with {flag} bf16)"
+            raise ConfigError("--compute-mode", expected, mode.value)
+
+
+def formats(model: Model, mode: ComputeMode) -> tuple[WeightFormat, WeightFormat]:
+    """Of the experts and of the dense matrices, as they lie in memory in that mode."""
+    if isinstance(model, Pack):
+        return model.manifest.experts, model.manifest.dense
+    plain = WeightFormat("bf16" if mode is ComputeMode.BF16 else model.config.dtype)
+    return plain, plain
+
+
+def expert_bytes(model: Model, mode: ComputeMode) -> int:
+    """Of one expert in memory."""
+    kind = formats(model, mode)[0]
+    return packed_expert_bytes(kind.dtype, model.config.hidden, model.config.ffn, kind.group)
+
+
+def expert_numerics(model: Model, backend: str, mode: ComputeMode) -> ExpertNumerics:
+    """What its experts compute on a backend, by name."""
+    kind = formats(model, mode)[0]
+    if kind.quantised:
+        return ExpertNumerics.of_quantised(backend, mode.value, kind.dtype, kind.group)
+    return ExpertNumerics.of(backend, mode.value, kind.dtype)
+
+
+def engine_numerics(model: Model, backend: str, mode: ComputeMode) -> EngineNumerics:
+    """What whole answers of it are computed with."""
+    dense = formats(model, mode)[1]
+    return EngineNumerics(
+        expert_numerics(model, backend, mode), dense_dtype=dense.name, cache_dtype=mode.value
+    )

@@ -1,0 +1,191 @@
+"""A pack: a model's weights in the packed layout, so that loading one is reading it (docs/packs.md)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colibri.errors import CheckpointError, InvalidInput
+from colibri.kernels.api import F32, Backend, PackedExpert, PackedLinear
+from colibri.models.config import MixtralConfig, parse_config
+from colibri.models.generation_config import GenerationDefaults, load_generation_defaults
+from colibri.models.json_file import read_bounded, read_object
+from colibri.models.pack_blob import read_blob
+from colibri.models.pack_manifest import MANIFEST_NAME, Manifest, read_manifest
+from colibri.models.pack_plan import (
+    DENSE_FILE,
+    ExpertBlob,
+    MatrixBlob,
+    PlannedBlob,
+    PlannedFile,
+    VectorBlob,
+    count_blobs,
+    expert_name,
+    part_name,
+    plan_files,
+)
+from colibri.models.safetensors_file import SafetensorsFile
+from colibri.models.shards import listed
+
+CONFIG_NAME = "config.json"
+#: Of a text file: tokenizers of large vocabularies have tens of megabytes.
+MAX_TEXT_BYTES = 256 << 20
+
+
+def is_pack(folder: Path) -> bool:
+    """Whether `folder` says that it is one."""
+    return (folder / MANIFEST_NAME).exists()
+
+
+class Pack:
+    """An open pack, checked against its manifest but for the weights themselves: those are compared with their
+    checksums when they are read.
+
+    `config`, `generation`: as of the checkpoint that it was made from; `manifest`; `pack_hash`: 32 hexadecimal
+    digits; `nbytes`: bytes of all weights, `dense_nbytes`: of all but experts, `expert_nbytes`: of one expert. Layers
+    and experts out of range raise InvalidInput.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: MixtralConfig,
+        generation: GenerationDefaults,
+        manifest: Manifest,
+        pack_hash: str,
+        blobs: Mapping[str, PlannedBlob],
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self.generation = generation
+        self.manifest = manifest
+        self.pack_hash = pack_hash
+        self.nbytes = sum(blob.used for blob in blobs.values())
+        self.expert_nbytes = blobs[expert_name(0, 0)].used
+        self.dense_nbytes = sum(blob.used for blob in blobs.values() if blob.file == DENSE_FILE)
+        self._blobs = blobs
+
+    @classmethod
+    def open(cls, path: str | Path) -> Pack:
+        """Open the folder `path`, reading JSON and headers only. Raises CheckpointError for a missing or damaged file
+        and for anything in manifest, headers and configuration that contradicts the rest."""
+        folder = Path(path)
+        manifest, digest = read_manifest(folder)
+        config = _checked_config(folder, manifest)
+        where = str(folder / MANIFEST_NAME)
+        count = count_blobs(config)
+        if len(manifest.blobs) != count:
+            raise CheckpointError.of(where, "blobs", f"{count}, by {CONFIG_NAME}", len(manifest.blobs))
+        if len(manifest.weights) != config.layers + 1:
+            expected = f"{config.layers + 1} files, by {CONFIG_NAME}"
+            raise CheckpointError.of(where, "weights", expected, listed(sorted(manifest.weights)))
+        blobs: dict[str, PlannedBlob] = {}
+        for file in plan_files(config, manifest.experts, manifest.dense):
+            _check_file(folder, file, manifest)
+            blobs.update((blob.name, blob) for blob in file.blobs)
+        return cls(folder, config, load_generation_defaults(folder, config), manifest, digest, blobs)
+
+    def model_hash(self) -> str:
+        """Of the checkpoint that it was made from."""
+        return self.manifest.model_hash
+
+    def expert(self, layer: int, expert: int, backend: Backend) -> PackedExpert:
+        """Read from the file into memory of the backend's kind. Raises CheckpointError for a wrong checksum."""
+        self._check_layer(layer)
+        if not 0 <= expert < self.config.experts:
+            raise InvalidInput("expert", f"0 to {self.config.experts - 1}", expert)
+        blob = self._blobs[expert_name(layer, expert)]
+        content = blob.content
+        if not isinstance(content, ExpertBlob):
+            raise InvalidInput(blob.name, "an expert", type(content).__name__)
+        kind = content.format
+        return PackedExpert(kind.dtype, content.hidden, content.ffn, self._read(blob, backend), kind.group)
+
+    def matrix(self, name: str, backend: Backend) -> PackedLinear:
+        """A matrix of the dense part, or a gate: names are those of `pack_plan`."""
+        blob = self._blobs[name]
+        content = blob.content
+        if not isinstance(content, MatrixBlob):
+            raise InvalidInput(name, "a matrix", type(content).__name__)
+        kind = content.format
+        return PackedLinear(kind.dtype, content.n, content.k, self._read(blob, backend), kind.group)
+
+    def vector(self, name: str, backend: Backend) -> F32:
+        """The weight of a norm, fp32 [hidden]."""
+        blob = self._blobs[name]
+        if not isinstance(blob.content, VectorBlob):
+            raise InvalidInput(name, "a vector", type(blob.content).__name__)
+        return self._read(blob, backend).view(np.float32)
+
+    def gate(self, layer: int, backend: Backend) -> PackedLinear:
+        """The gate's weight [experts, hidden], as the checkpoint had it."""
+        self._check_layer(layer)
+        return self.matrix(part_name(layer, "gate"), backend)
+
+    def _read(self, blob: PlannedBlob, backend: Backend) -> NDArray[np.uint8]:
+        whole = backend.allocate(blob.nbytes)
+        entry = self.manifest.blobs[blob.name]
+        read_blob(self.folder / blob.file, blob.name, blob.offset, entry.xxh3, whole)
+        return whole[: blob.used]
+
+    def _check_layer(self, layer: int) -> None:
+        if not 0 <= layer < self.config.layers:
+            raise InvalidInput("layer", f"0 to {self.config.layers - 1}", layer)
+
+
+def _checked_config(folder: Path, manifest: Manifest) -> MixtralConfig:
+    where = str(folder / MANIFEST_NAME)
+    if CONFIG_NAME not in manifest.texts:
+        raise CheckpointError.of(where, "texts", f"{CONFIG_NAME} among them", listed(sorted(manifest.texts)))
+    for name, entry in manifest.texts.items():
+        raw = read_bounded(folder / name, MAX_TEXT_BYTES)
+        if len(raw) != entry.bytes:
+            raise CheckpointError.of(folder / name, "bytes", f"{entry.bytes} ({MANIFEST_NAME})", len(raw))
+        digest = hashlib.sha256(raw).hexdigest()
+        if digest != entry.sha256:
+            raise CheckpointError.of(folder / name, "sha256", f"{entry.sha256} ({MANIFEST_NAME})", digest)
+    config = parse_config(read_object(folder / CONFIG_NAME), stored_dtype=manifest.source_dtype)
+    if config.dtype != manifest.source_dtype:
+        expected = f"{config.dtype}, by {CONFIG_NAME}"
+        raise CheckpointError.of(where, "source_dtype", expected, manifest.source_dtype)
+    return config
+
+
+def _check_file(folder: Path, file: PlannedFile, manifest: Manifest) -> None:
+    """What the manifest says of a file against what must be, and the file's own size and header against both."""
+    where = str(folder / MANIFEST_NAME)
+    entry = manifest.weights.get(file.name)
+    if entry is None:
+        raise CheckpointError.of(
+            where, "weights", f"{file.name} among them", listed(sorted(manifest.weights))
+        )
+    at = f"{where}: weights: {file.name}"
+    for field, expected, got in (
+        ("bytes", file.nbytes, entry.bytes),
+        ("head_bytes", len(file.head), entry.head_bytes),
+        ("head_sha256", hashlib.sha256(file.head).hexdigest(), entry.head_sha256),
+    ):
+        if expected != got:
+            raise CheckpointError.of(at, field, f"{expected}, by {CONFIG_NAME} and the formats", got)
+    for blob in file.blobs:
+        found = manifest.blobs.get(blob.name)
+        at = f"{where}: blobs: {blob.name}"
+        if found is None:
+            raise CheckpointError.of(where, "blobs", f"{blob.name} among them", "none of that name")
+        for field, wanted, came in (
+            ("file", blob.file, found.file),
+            ("offset", blob.offset, found.offset),
+            ("bytes", blob.nbytes, found.bytes),
+        ):
+            if wanted != came:
+                raise CheckpointError.of(at, field, f"{wanted}, by {CONFIG_NAME} and the formats", came)
+    stored = SafetensorsFile(folder / file.name)
+    if stored.nbytes != file.nbytes:
+        raise CheckpointError.of(stored.path, "bytes", f"{file.nbytes} ({MANIFEST_NAME})", stored.nbytes)
+    if stored.bytes_at(0, len(file.head)) != file.head:
+        expected = f"the header that its {len(file.blobs)} blobs make"
+        raise CheckpointError.of(stored.path, "header", expected, "another one")

@@ -1,0 +1,21 @@
+"""Packs of small models, made as the verb makes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from colibri.models.checkpoint import Checkpoint
+from colibri.models.pack import Pack
+from colibri.models.pack_build import build_pack
+from colibri.models.weight_format import WeightFormat
+
+
+def pack(model: Path, out: Path, experts: str, dense: str = "bf16", threads: int = 2) -> Pack:
+    """Formats as numerics ids spell them: 'bf16', 'int4g64'."""
+    build_pack(Checkpoint.open(model), out, as_format(experts), as_format(dense), threads=threads)
+    return Pack.open(out)
+
+
+def as_format(name: str) -> WeightFormat:
+    dtype, _, group = name.partition("g")
+    return WeightFormat(dtype, int(group or 0))
