@@ -56,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
     env = environment(cluster, os.environ)
 
     def left() -> float:
-        return max(1.0, begun + args.wait - time.monotonic())
+        remaining: float = begun + args.wait - time.monotonic()
+        return max(1.0, remaining)
 
     def told(line: str) -> None:
         text = _ANSI.sub("", line)
