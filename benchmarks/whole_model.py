@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.core.speed import Ours, Transformers, spread, transformers
-from colibri.models.demo_model import build_demo_model, colibri_home
+from colibri.models.demo_model import build_demo_model
+from colibri.models.home import colibri_home
 
 PREFILL, PROMPT, NEW = 512, 32, 64
 

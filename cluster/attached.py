@@ -139,7 +139,9 @@ class AttachedWorkers:
             self._placement.experts_of(index),
             self._placement.epoch,
             Deadline.after(self._options.load_timeout_s, self._clock),
-            lambda done, total, nbytes: self._progress(endpoint.name, done, total, nbytes),
+            lambda step: self._progress(
+                endpoint.name, step.experts_done, step.experts_total, step.bytes_done
+            ),
         )
 
     def _take_out(self, endpoint: WorkerEndpoint, why: str) -> None:

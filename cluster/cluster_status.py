@@ -86,6 +86,9 @@ def _worker(
         cpus=status.cpus_allowed,
         deaths=status.deaths,
         last_error=status.last_error,
+        bytes_fetched=status.bytes_fetched,
+        load_done=status.load_done,
+        load_total=status.load_total,
         uptime_s=max(0.0, now - status.served_since) if status.served_since else 0.0,
     )
     if health is not None:
@@ -95,6 +98,7 @@ def _worker(
     if answer is not None and answer.incarnation == status.incarnation:
         info.experts = answer.experts_loaded
         info.weight_bytes = answer.weight_bytes
+        info.bytes_fetched = answer.bytes_fetched
         info.queued = answer.queued
         info.oldest_queued_us = answer.oldest_queued_us
         info.requests_done = answer.requests_done

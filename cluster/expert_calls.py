@@ -18,8 +18,8 @@ from colibri.security.diagnose import failure
 from colibri.transport.options import channel_options
 from colibri.v1 import expert_pb2, expert_pb2_grpc
 
-#: (experts loaded, experts to load, bytes loaded)
-LoadProgress = Callable[[int, int, int], None]
+#: Hears of each expert that is in place.
+LoadProgress = Callable[[expert_pb2.LoadProgress], None]
 #: (worker, experts loaded, experts to load, bytes loaded)
 WorkerProgress = Callable[[str, int, int, int], None]
 
@@ -104,7 +104,7 @@ def load_experts(
             call = stub.Load(request, timeout=deadline.remaining())
             with (cancellation or Cancellation()).covering(call):
                 for message in call:
-                    progress(message.experts_done, message.experts_total, message.bytes_done)
+                    progress(message)
                     done = message.done
         except grpc.RpcError as error:
             if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.CANCELLED:

@@ -41,7 +41,7 @@ class WorkerState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """What every worker of a deployment shares. Times in seconds.
+    """What every worker of a deployment shares. Times in seconds. model: a folder, or the URL of a pack.
 
     transport: 'unix' or 'tcp' (loopback, a free port). After a death the next life begins after `backoff_s`,
     doubled from death to death up to `backoff_max_s`; a life of `stable_s` starts the count anew. A serving
@@ -53,7 +53,7 @@ class LaunchOptions:
     tls: None: in clear; insecure: in clear even where other machines reach them.
     """
 
-    model: Path
+    model: Path | str
     compute_mode: str
     transport: str = "unix"
     backend: str = "cpu"
@@ -89,8 +89,9 @@ class LaunchOptions:
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
     """`incarnation`, `pid`, `target`: of the present or last life. `cpus_allowed`, `isa`, `experts`,
-    `weight_bytes`: as the worker itself reported them last. `served_since`: monotonic seconds, 0 when it does not
-    serve. `deaths`: lives that ended by themselves; `last_error`: how the last did."""
+    `weight_bytes`: as the worker itself reported them last. `bytes_fetched`: weights that it brought from
+    elsewhere; `load_done`, `load_total`: experts of the load that brings it up. `served_since`: monotonic seconds, 0
+    when it does not serve. `deaths`: lives that ended by themselves; `last_error`: how the last did."""
 
     name: str
     state: WorkerState
@@ -103,6 +104,9 @@ class WorkerStatus:
     isa: str = ""
     experts: int = 0
     weight_bytes: int = 0
+    bytes_fetched: int = 0
+    load_done: int = 0
+    load_total: int = 0
     served_since: float = 0.0
     deaths: int = 0
     last_error: str = ""

@@ -183,7 +183,7 @@ class WorkerSlot:
             self._context.log(f"{peer}: asked for CPUs {asked}, the kernel gave {got}")
         if process.ended:  # it died before there was an endpoint to remove
             publisher.remove(self.name, process.incarnation)
-        self._note(state=WorkerState.SERVING, served_since=self._context.clock())
+        self._note(state=WorkerState.SERVING, load_done=0, load_total=0, served_since=self._context.clock())
         self._context.reached(LOADED, self.name)
         return ready.target
 
@@ -199,10 +199,16 @@ class WorkerSlot:
                 missing,
                 epoch,
                 deadline,
-                lambda done, total, nbytes: self._context.progress(self.name, done, total, nbytes),
+                self._progress,
                 yielding=self._may_yield(),
             )
             loaded = loaded.union(missing)
+
+    def _progress(self, step: expert_pb2.LoadProgress) -> None:
+        self._note(
+            load_done=step.experts_done, load_total=step.experts_total, bytes_fetched=step.bytes_fetched
+        )
+        self._context.progress(self.name, step.experts_done, step.experts_total, step.bytes_done)
 
     def _may_yield(self) -> bool:
         """Whether others run that it must not disturb: not while experts of its own are held by nobody."""
@@ -222,6 +228,7 @@ class WorkerSlot:
             isa=reply.isa,
             experts=reply.experts_loaded,
             weight_bytes=reply.weight_bytes,
+            bytes_fetched=reply.bytes_fetched,
         )
 
     def _ended(self, process: WorkerLife) -> None:

@@ -21,6 +21,7 @@ from colibri.cluster.membership import MembershipPublisher
 from colibri.deadline import Clock, Deadline
 from colibri.errors import Cancelled, ColibriError, DeadlineExpired, WorkerLost
 from colibri.placement import WorkerEndpoint
+from colibri.v1 import expert_pb2
 
 #: How often a prepare looks whether it is to be called off.
 _LOOK_S = 0.02
@@ -145,8 +146,8 @@ def _prepare(
     cancellation = Cancellation()
 
     def load(endpoint: WorkerEndpoint) -> None:
-        def progress(experts: int, of: int, nbytes: int) -> None:
-            done[endpoint.name] = experts
+        def progress(step: expert_pb2.LoadProgress) -> None:
+            done[endpoint.name] = step.experts_done
             report(Step("prepare", f"loading on {names}", sum(done.values()), total, epoch))
 
         load_experts(

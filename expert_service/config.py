@@ -14,7 +14,7 @@ from colibri.transport.address import parse_address
 class WorkerConfig:
     """Raises ConfigError, naming the field, for a value out of range.
 
-    model: folder of the checkpoint or pack, the only place experts come from. name, incarnation: who this is; the
+    model: folder of the checkpoint or pack, or a pack's URL, the only place experts come from. name, incarnation: who this is; the
     pair is never reused. listen: "unix:/path" or "host:port" (port 0: a free one). compute_mode: 'fp32' or
     'bf16'. backend, threads, isa: as in colibri.kernels.factory.make_backend. cpus: CPUs to run on (none: as
     inherited). numa_node: node for weights (-1: as inherited). oversubscribed: the CPUs are another worker's,
@@ -28,7 +28,7 @@ class WorkerConfig:
     certificates.
     """
 
-    model: Path
+    model: Path | str
     name: str
     listen: str
     compute_mode: str

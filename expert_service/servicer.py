@@ -145,6 +145,7 @@ class ExpertServicer:
                 done=done,
                 read_seconds=step.read_seconds if done else 0.0,
                 pack_seconds=step.pack_seconds if done else 0.0,
+                bytes_fetched=step.bytes_fetched,
             )
 
     def retire(
@@ -184,6 +185,7 @@ class ExpertServicer:
             threads=count_threads(),
             expert_numerics_id=identity.expert_numerics_id,
             build_version=__version__,
+            bytes_fetched=self._store.bytes_fetched,
             held=[expert_pb2.ExpertId(layer=layer, expert=expert) for layer, expert in self._store.held()]
             if request.experts
             else (),

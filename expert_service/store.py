@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter
@@ -21,13 +22,15 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class LoadStep:
-    """Experts and bytes now held of those asked for; seconds spent reading and packing so far."""
+    """Experts and bytes now held of those asked for; seconds spent reading and packing so far; bytes that this process
+    has fetched from elsewhere in its life."""
 
     experts_done: int
     experts_total: int
     bytes_done: int
     read_seconds: float
     pack_seconds: float
+    bytes_fetched: int = 0
 
 
 class WeightStore:
@@ -56,6 +59,11 @@ class WeightStore:
     def bytes(self) -> int:
         """Bytes of packed weights held."""
         return sum(expert.data.nbytes for expert in list(self._packed.values()))
+
+    @property
+    def bytes_fetched(self) -> int:
+        """Brought from elsewhere in this process's life."""
+        return self._model.fetched
 
     def held(self) -> list[Key]:
         """Of all that is held at this moment, ascending."""
@@ -97,8 +105,8 @@ class WeightStore:
         held = 0
         self._reserve(keys)
         try:
-            yield LoadStep(0, len(keys), held, read, pack)
-            for done, key in enumerate(keys, 1):
+            yield LoadStep(0, len(keys), held, read, pack, self.bytes_fetched)
+            for done, key in enumerate(self._coming_up(keys), 1):
                 packed = self._packed.get(key)
                 if packed is None:
                     begin = time.perf_counter()
@@ -114,7 +122,7 @@ class WeightStore:
                     read += middle - begin
                     pack += time.perf_counter() - middle
                 held += packed.data.nbytes
-                yield LoadStep(done, len(keys), held, read, pack)
+                yield LoadStep(done, len(keys), held, read, pack, self.bytes_fetched)
         finally:
             with self._changing:
                 self._coming.subtract(keys)
@@ -134,6 +142,12 @@ class WeightStore:
         with self._changing:
             dropped = [self._packed.pop(key, None) for key in keys]
         return sum(expert.data.nbytes for expert in dropped if expert is not None)
+
+    def _coming_up(self, keys: Sequence[Key]) -> Iterator[Key]:
+        """The keys; while they are gone through, those of a pack that lies elsewhere come ahead of their turn."""
+        missing = [key for key in keys if key not in self._packed]
+        with self._model.ahead(missing) if isinstance(self._model, Pack) else contextlib.nullcontext():
+            yield from keys
 
     def _reserve(self, keys: Sequence[Key]) -> None:
         with self._changing:

@@ -82,6 +82,8 @@ class Checkpoint:
 
     #: Of no pack: the weights are the checkpoint's own.
     pack_hash = ""
+    #: Bytes brought from elsewhere.
+    fetched = 0
 
     def __init__(
         self,
@@ -154,6 +156,11 @@ class Checkpoint:
             raise InvalidInput("expert", f"0 to {self.config.experts - 1}", expert)
         gate, up, down = map(self._part, expert_parts(self.config, self.layout, layer, expert))
         return ExpertWeights(gate=gate, up=up, down=down)
+
+    @property
+    def origin(self) -> str:
+        """What another process of this host opens it by."""
+        return str(self.folder.resolve())
 
     def model_hash(self) -> str:
         """128-bit id of configuration and weights, in hexadecimal; see `fingerprint` for what it covers."""

@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,11 +42,6 @@ _README = f"""Demo model of Colibri, made from SmolLM2-135M-Instruct (HuggingFac
 {DISTRIBUTION} {VERSION}. Changed: dequantised to bf16; each feed-forward network became {EXPERTS} experts by
 sparse upcycling, each with a small random perturbation of its own; a gate was added.
 """
-
-
-def colibri_home(environ: Mapping[str, str]) -> Path:
-    """Root of everything that Colibri keeps: $COLIBRI_HOME, else ~/.cache/colibri."""
-    return Path(environ.get("COLIBRI_HOME") or Path.home() / ".cache" / "colibri")
 
 
 def demo_model_path(home: Path) -> Path:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from colibri.errors import CheckpointError, ConfigError
 from colibri.kernels.api import ComputeMode
 from colibri.kernels.reference.packing import packed_expert_bytes
 from colibri.models.checkpoint import Checkpoint
+from colibri.models.fetched_pack import open_fetched
+from colibri.models.home import colibri_home
 from colibri.models.pack import Pack, is_pack
+from colibri.models.remote_folder import is_url
 from colibri.models.weight_format import WeightFormat
 from colibri.numerics import EngineNumerics, ExpertNumerics
 
 Model = Checkpoint | Pack
 
 
-def open_model(path: str | Path) -> Model:
-    """Raises CheckpointError as Checkpoint.open and Pack.open do."""
+def open_model(place: str | Path, home: Path | None = None) -> Model:
+    """A folder, or a URL of a pack, whose weights are then fetched when they are wanted and kept under `home` (default:
+    Colibri's). Raises CheckpointError as Checkpoint.open and Pack.open do, and what open_fetched raises."""
+    if isinstance(place, str) and is_url(place):
+        return open_fetched(place, colibri_home(os.environ) if home is None else home)
+    path = place
     return Pack.open(path) if is_pack(Path(path)) else Checkpoint.open(path)
 
 

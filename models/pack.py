@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from colibri.models.config import MixtralConfig, parse_config
 from colibri.models.generation_config import GenerationDefaults, load_generation_defaults
 from colibri.models.json_file import read_bounded, read_object
 from colibri.models.pack_blob import read_blob
+from colibri.models.pack_files import OwnFiles, PackFiles
 from colibri.models.pack_manifest import MANIFEST_NAME, Manifest, read_manifest
 from colibri.models.pack_plan import (
     DENSE_FILE,
@@ -58,8 +60,10 @@ class Pack:
         manifest: Manifest,
         pack_hash: str,
         blobs: Mapping[str, PlannedBlob],
+        files: PackFiles,
     ) -> None:
         self.folder = folder
+        self.origin = files.origin
         self.config = config
         self.generation = generation
         self.manifest = manifest
@@ -68,12 +72,18 @@ class Pack:
         self.expert_nbytes = blobs[expert_name(0, 0)].used
         self.dense_nbytes = sum(blob.used for blob in blobs.values() if blob.file == DENSE_FILE)
         self._blobs = blobs
+        self._files = files
 
     @classmethod
     def open(cls, path: str | Path) -> Pack:
         """Open the folder `path`, reading JSON and headers only. Raises CheckpointError for a missing or damaged file
         and for anything in manifest, headers and configuration that contradicts the rest."""
         folder = Path(path)
+        return cls.open_described(folder, OwnFiles(folder))
+
+    @classmethod
+    def open_described(cls, folder: Path, files: PackFiles) -> Pack:
+        """`open`, of a folder whose weights are where `files` says; what lies elsewhere is checked when it is read."""
         manifest, digest = read_manifest(folder)
         config = _checked_config(folder, manifest)
         where = str(folder / MANIFEST_NAME)
@@ -85,9 +95,11 @@ class Pack:
             raise CheckpointError.of(where, "weights", expected, listed(sorted(manifest.weights)))
         blobs: dict[str, PlannedBlob] = {}
         for file in plan_files(config, manifest.experts, manifest.dense):
-            _check_file(folder, file, manifest)
+            _check_entries(folder, file, manifest)
+            if isinstance(files, OwnFiles):
+                _check_file(folder, file)
             blobs.update((blob.name, blob) for blob in file.blobs)
-        return cls(folder, config, load_generation_defaults(folder, config), manifest, digest, blobs)
+        return cls(folder, config, load_generation_defaults(folder, config), manifest, digest, blobs, files)
 
     def model_hash(self) -> str:
         """Of the checkpoint that it was made from."""
@@ -121,6 +133,16 @@ class Pack:
             raise InvalidInput(name, "a vector", type(blob.content).__name__)
         return self._read(blob, backend).view(np.float32)
 
+    @property
+    def fetched(self) -> int:
+        """Bytes brought from elsewhere so far."""
+        return self._files.fetched
+
+    def ahead(self, experts: Sequence[tuple[int, int]]) -> contextlib.AbstractContextManager[None]:
+        """Inside, these (layer, expert) will be wanted, in this order."""
+        names = [expert_name(layer, expert) for layer, expert in experts]
+        return self._files.ahead([(name, self.manifest.blobs[name]) for name in names])
+
     def gate(self, layer: int, backend: Backend) -> PackedLinear:
         """The gate's weight [experts, hidden], as the checkpoint had it."""
         self._check_layer(layer)
@@ -129,7 +151,14 @@ class Pack:
     def _read(self, blob: PlannedBlob, backend: Backend) -> NDArray[np.uint8]:
         whole = backend.allocate(blob.nbytes)
         entry = self.manifest.blobs[blob.name]
-        read_blob(self.folder / blob.file, blob.name, blob.offset, entry.xxh3, whole)
+        path, offset = self._files.locate(blob.name, entry)
+        try:
+            read_blob(path, blob.name, offset, entry.xxh3, whole)
+        except CheckpointError:
+            if not self._files.renew(entry):
+                raise
+            path, offset = self._files.locate(blob.name, entry)
+            read_blob(path, blob.name, offset, entry.xxh3, whole)
         return whole[: blob.used]
 
     def _check_layer(self, layer: int) -> None:
@@ -155,8 +184,8 @@ def _checked_config(folder: Path, manifest: Manifest) -> MixtralConfig:
     return config
 
 
-def _check_file(folder: Path, file: PlannedFile, manifest: Manifest) -> None:
-    """What the manifest says of a file against what must be, and the file's own size and header against both."""
+def _check_entries(folder: Path, file: PlannedFile, manifest: Manifest) -> None:
+    """What the manifest says of a file against what must be."""
     where = str(folder / MANIFEST_NAME)
     entry = manifest.weights.get(file.name)
     if entry is None:
@@ -183,6 +212,10 @@ def _check_file(folder: Path, file: PlannedFile, manifest: Manifest) -> None:
         ):
             if wanted != came:
                 raise CheckpointError.of(at, field, f"{wanted}, by {CONFIG_NAME} and the formats", came)
+
+
+def _check_file(folder: Path, file: PlannedFile) -> None:
+    """A file's own size and header against what must be."""
     stored = SafetensorsFile(folder / file.name)
     if stored.nbytes != file.nbytes:
         raise CheckpointError.of(stored.path, "bytes", f"{file.nbytes} ({MANIFEST_NAME})", stored.nbytes)

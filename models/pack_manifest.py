@@ -19,7 +19,7 @@ from colibri.models.weight_format import WeightFormat
 
 MANIFEST_NAME = "pack.json"
 FORMAT, VERSION = "colibri-pack", 1
-_MAX_BYTES = 64 << 20
+MAX_MANIFEST_BYTES = 64 << 20
 _FIELDS = {
     *("format", "version", "layout_version", "model_hash", "source_dtype", "experts", "dense"),
     *("calibration", "texts", "weights", "blobs"),
@@ -98,7 +98,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     """The manifest of the pack in `folder` and its hash. Raises CheckpointError naming field, what was expected and
     what came; for a pack of another version also the command that makes it anew."""
     path = folder / MANIFEST_NAME
-    raw = read_bounded(path, _MAX_BYTES)
+    raw = read_bounded(path, MAX_MANIFEST_BYTES)
     return parse_manifest(parse_object(raw, str(path)), str(path)), pack_hash(raw)
 
 

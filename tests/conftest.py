@@ -12,7 +12,8 @@ import hypothesis
 import pytest
 
 from colibri.expert_service import cpu_claims
-from colibri.models.demo_model import build_demo_model, colibri_home
+from colibri.models.demo_model import build_demo_model
+from colibri.models.home import colibri_home
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 
 #: Small enough for dozens of deployments, large enough that each of 3 workers holds experts of every layer.

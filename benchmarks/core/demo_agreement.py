@@ -20,7 +20,8 @@ from benchmarks.table import Outcome
 from colibri.kernels.api import F32, ComputeMode
 from colibri.models.chat import load_chat_template
 from colibri.models.checkpoint import Checkpoint
-from colibri.models.demo_model import build_demo_model, colibri_home
+from colibri.models.demo_model import build_demo_model
+from colibri.models.home import colibri_home
 from colibri.models.tokenizer import Tokenizer
 
 GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden" / "demo_fp32.json"

@@ -32,7 +32,8 @@ from colibri.deadline import Deadline
 from colibri.generation import Tokens
 from colibri.kernels.api import SamplingParams
 from colibri.kernels.cpu.backend import supported_isas
-from colibri.models.demo_model import build_demo_model, colibri_home
+from colibri.models.demo_model import build_demo_model
+from colibri.models.home import colibri_home
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 from colibri.transport.link import LinkKind
 

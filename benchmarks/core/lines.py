@@ -10,7 +10,8 @@ from pathlib import Path
 from benchmarks.core import agreement, demo_agreement, equality, flat, hop_line, layer_8x7b
 from benchmarks.core.speed import decode_ratio
 from benchmarks.table import Line, Outcome
-from colibri.models.demo_model import build_demo_model, colibri_home
+from colibri.models.demo_model import build_demo_model
+from colibri.models.home import colibri_home
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO_LIMIT_S = 15.0

@@ -13,7 +13,8 @@ from benchmarks.peers import python, script
 from benchmarks.surface.corpus import corpus
 from benchmarks.table import Line, Outcome
 from colibri.coordinator.answer_text import AnswerText
-from colibri.models.demo_model import build_demo_model, colibri_home
+from colibri.models.demo_model import build_demo_model
+from colibri.models.home import colibri_home
 from colibri.models.plain_tokenizer import write_plain_tokenizer
 from colibri.models.tokenizer import Tokenizer
 

@@ -19,7 +19,8 @@ from benchmarks import peers
 from benchmarks.core.agreement import BOUND
 from benchmarks.core.demo_agreement import prompt_ids
 from benchmarks.table import Line, Outcome
-from colibri.models.demo_model import build_demo_model, colibri_home
+from colibri.models.demo_model import build_demo_model
+from colibri.models.home import colibri_home
 
 NEW = 32
 _TIMEOUT_S = 900

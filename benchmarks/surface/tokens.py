@@ -21,7 +21,8 @@ from benchmarks.table import Line, Outcome
 from colibri.coordinator.prompts import PromptEncoder
 from colibri.deadline import Deadline
 from colibri.models.chat_renderer import load_chat_renderer
-from colibri.models.demo_model import build_demo_model, colibri_home
+from colibri.models.demo_model import build_demo_model
+from colibri.models.home import colibri_home
 from colibri.models.plain_tokenizer import write_plain_tokenizer
 from colibri.models.tokenizer import Tokenizer as OurTokenizer
 from colibri.v1 import generation_pb2 as pb

@@ -81,6 +81,13 @@ class CheckpointError(ColibriError):
         return cls(f"{label}: expected {expected}, got {_cut(str(got), 2 * _MAX_GOT)}")
 
 
+class WeightsUnavailable(ColibriError):
+    """Weights could not be fetched from where they lie; what came before stays, and a retry takes it up."""
+
+    code = Code.UNAVAILABLE
+    retryable = True
+
+
 class NumericsMismatch(ColibriError):
     """Two processes would compute different bits; both values are named and the handshake is refused."""
 

@@ -28,7 +28,7 @@ PROMPT = (5, 9, 300, 42, 42, 7, 199, 23, 11)
 
 @contextlib.contextmanager
 def deployed(
-    model: Path,
+    model: Path | str,
     workers: int,
     *,
     replicas: int = 1,

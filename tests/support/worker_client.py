@@ -32,7 +32,7 @@ from tests.support.frames import forward
 WAIT_S = 20.0
 
 
-def limits_of(model: Path, mode: str, max_rows: int = 1024) -> FrameLimits:
+def limits_of(model: Path | str, mode: str, max_rows: int = 1024) -> FrameLimits:
     config = Checkpoint.open(model).config
     return FrameLimits(config.layers, config.experts, config.top_k, config.hidden, mode, max_rows)
 

@@ -60,9 +60,10 @@ from colibri.wire.limits import FrameLimits
 
 @dataclass(frozen=True, slots=True)
 class DeploymentOptions:
-    """As on the command line. None: decided from the model (compute_mode) or the machine (threads)."""
+    """As on the command line. model: a folder, or the URL of a pack. None: decided from the model (compute_mode) or the
+    machine (threads)."""
 
-    model: Path
+    model: Path | str
     workers: int
     replicas: int = 1
     compute_mode: str | None = None
@@ -107,7 +108,7 @@ def assemble(
             )
             launcher = LocalLauncher(
                 LaunchOptions(
-                    model.folder.resolve(),
+                    model.origin,
                     mode.value,
                     options.transport,
                     options.backend,
@@ -204,7 +205,7 @@ class RouterParts:
 
 
 def assemble_router(
-    folder: Path,
+    place: Path | str,
     targets: Sequence[str],
     compute_mode: str | None,
     backend_name: str,
@@ -219,7 +220,7 @@ def assemble_router(
 ) -> RouterParts:
     """A router over workers that run already, reached as `security` says; `undo` ends what was started here, but not
     them. Raises as `assemble`."""
-    model = open_model(folder)
+    model = open_model(place)
     config = model.config
     mode = choose_mode(model, compute_mode, log)
     numerics = expert_numerics(model, backend_name, mode)

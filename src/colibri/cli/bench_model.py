@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colibri.cli import options
-from colibri.cli.parser import integer
+from colibri.cli.parser import integer, model_place
 from colibri.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ def spread(values: Sequence[float]) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
-        type=Path,
+        type=model_place,
         metavar="MODEL",
-        help="Hugging Face folder of a Mixtral checkpoint, a pack of one, or `demo`: the demo model",
+        help="Hugging Face folder of a Mixtral checkpoint, a pack of one (folder or URL), or `demo`: the demo model",
     )
     parser.add_argument(
         "--rounds",
@@ -94,7 +94,8 @@ def start(args: argparse.Namespace) -> Deployment:
     from colibri.cli.assemble import assemble
     from colibri.cli.phases import Phases
     from colibri.cli.progress import Loading
-    from colibri.models.demo_model import build_demo_model, colibri_home
+    from colibri.models.demo_model import build_demo_model
+    from colibri.models.home import colibri_home
 
     with Loading() as loading:
         model = args.model
@@ -110,7 +111,7 @@ def describe(deployment: Deployment) -> dict[str, object]:
     """What was measured, for --json."""
     model = deployment.model
     return {
-        "model": model.folder.resolve().name,
+        "model": Path(model.origin).name,
         "model_hash": model.model_hash(),
         "engine_numerics_id": deployment.numerics.id,
         "isa": deployment.backend.isa,
@@ -123,7 +124,7 @@ def describe(deployment: Deployment) -> dict[str, object]:
 def headline(deployment: Deployment) -> str:
     expert, workers = deployment.numerics.expert, len(deployment.worker_names)
     return (
-        f"{deployment.model.folder.resolve().name}, {expert.deployment_mode}, {expert.weight_format} experts, "
+        f"{Path(deployment.model.origin).name}, {expert.deployment_mode}, {expert.weight_format} experts, "
         f"{deployment.backend.isa}, "
         f"{workers or 'no'} worker{'' if workers == 1 else 's'}, {os.cpu_count()} CPUs"
     )

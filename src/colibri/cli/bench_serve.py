@@ -163,7 +163,7 @@ def _oracle(args: argparse.Namespace, load: Load, requests: Sequence[LoadRequest
     from colibri.cli.expected import OracleSource, default_cache, expected_answers
     from colibri.cli.progress import Loading
     from colibri.load.oracle import Judge
-    from colibri.models.demo_model import colibri_home
+    from colibri.models.home import colibri_home
 
     info = load.info
     if info is None:

@@ -25,7 +25,8 @@ from colibri.load.result import RunLimits
 from colibri.load.runner import LoadRun
 from colibri.load.targets.colibri_grpc import GrpcTarget
 from colibri.load.workload import Workload
-from colibri.models.demo_model import build_demo_model, colibri_home
+from colibri.models.demo_model import build_demo_model
+from colibri.models.home import colibri_home
 from colibri.security.channel import PLAIN, ChannelSecurity
 
 

@@ -74,7 +74,7 @@ def _start(args: argparse.Namespace) -> int:
     from colibri.cli.terminal import say
     from colibri.cluster.ray.head import start_server
     from colibri.errors import ColibriError, ConfigError
-    from colibri.models.demo_model import colibri_home
+    from colibri.models.home import colibri_home
 
     named = getattr(args, CONFIG, os.environ.get(CONFIG_VARIABLE, _FILE))
     file = Path(named).expanduser().absolute()

@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
     return run_worker(config)
 
 
-def _default_mode(model: Path) -> str:
+def _default_mode(model: Path | str) -> str:
     from colibri.cli.compute_mode import choose_mode
     from colibri.cli.terminal import say
     from colibri.models.model import open_model

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from colibri.cli.parser import integer, number
+from colibri.cli.parser import integer, model_place, number
 from colibri.cli.pinning_options import add_deployment_pinning, pinning_options
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ LINKS = ("auto", "grpc", "shared-memory")
 def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
-        type=Path,
+        type=model_place,
         metavar="MODEL",
-        help="Hugging Face folder of a Mixtral checkpoint, or a pack of one",
+        help="Hugging Face folder of a Mixtral checkpoint, or a pack of one: its folder or URL",
     )
 
 
@@ -118,7 +118,7 @@ def add_listen(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument("--json", action="store_true", help="print the ready line as JSON")
 
 
-def deployment_options(args: argparse.Namespace, model: Path) -> DeploymentOptions:
+def deployment_options(args: argparse.Namespace, model: Path | str) -> DeploymentOptions:
     """What `add_deployment` read. Raises ConfigError for values that exclude one another."""
     from colibri.cli.assemble import DeploymentOptions
     from colibri.coordinator.engine import EngineOptions

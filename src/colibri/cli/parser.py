@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from colibri.spelling import nearest
@@ -84,6 +85,11 @@ def leaves(parser: Parser, path: Sequence[str] = ()) -> Iterable[tuple[tuple[str
         yield from leaves(verb, (*path, name))
     if not parser.verbs:
         yield tuple(path), parser
+
+
+def model_place(text: str) -> Path | str:
+    """An argparse type: a folder, or a URL, which must stay as it is."""
+    return text if "://" in text else Path(text)
 
 
 def integer(low: int, high: int) -> Callable[[str], int]:

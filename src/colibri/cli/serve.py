@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colibri.cli import options
@@ -86,7 +87,7 @@ def _build(
 
     model, numerics = deployment.model, deployment.numerics
     served = ServedModel(
-        name=model.folder.resolve().name,
+        name=Path(model.origin).name,
         model_hash=model.model_hash(),
         config=model.config,
         defaults=model.generation,

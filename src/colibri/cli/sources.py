@@ -164,7 +164,7 @@ def open_source(args: argparse.Namespace, phases: Phases) -> Iterator[Source]:
         with served_source(args, phases) as source:
             yield source
     else:
-        with local_source(args, Path(args.model), phases) as source:
+        with local_source(args, args.model, phases) as source:
             yield source
 
 
@@ -192,7 +192,7 @@ def served_source(args: argparse.Namespace, phases: Phases) -> Iterator[ServedSo
 
 
 @contextlib.contextmanager
-def local_source(args: argparse.Namespace, model: Path, phases: Phases) -> Iterator[LocalSource]:
+def local_source(args: argparse.Namespace, model: Path | str, phases: Phases) -> Iterator[LocalSource]:
     from colibri.cli import options
     from colibri.cli.assemble import assemble
     from colibri.cli.progress import Loading
@@ -206,7 +206,8 @@ def local_source(args: argparse.Namespace, model: Path, phases: Phases) -> Itera
 def demo_model(phases: Phases) -> Path:
     """The demo model's folder, built where it is not there yet."""
     from colibri.cli.progress import Loading
-    from colibri.models.demo_model import build_demo_model, colibri_home
+    from colibri.models.demo_model import build_demo_model
+    from colibri.models.home import colibri_home
 
     with Loading() as loading:
         model = build_demo_model(

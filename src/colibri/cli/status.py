@@ -133,8 +133,21 @@ def _table(reply: pb.ClusterStatusReply) -> list[str]:
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
+    lines += [f"{worker.name}: {text}" for worker in reply.workers if (text := _arrival(worker))]
     lines += [f"{worker.name}: {worker.last_error}" for worker in reply.workers if worker.last_error]
     return lines
+
+
+def _arrival(worker: pb.WorkerInfo) -> str:
+    """How far its weights are on their way to it; empty when nothing came from elsewhere and none is to come."""
+    from colibri.cli.sizes import size
+
+    parts = []
+    if worker.load_total:
+        parts.append(f"{worker.load_done} of {worker.load_total} experts loaded")
+    if worker.bytes_fetched:
+        parts.append(f"{size(worker.bytes_fetched)} fetched")
+    return ", ".join(parts)
 
 
 def _milliseconds(microseconds: float) -> str:

@@ -18,11 +18,12 @@ import pytest
 
 from colibri.errors import CheckpointError, DeadlineExpired
 from colibri.models.checkpoint import Checkpoint
-from colibri.models.demo_model import MANIFEST, build_demo_model, colibri_home, demo_model_path, is_ready
+from colibri.models.demo_model import MANIFEST, build_demo_model, demo_model_path, is_ready
 from colibri.models.demo_source import check_gguf, find_gguf
 from colibri.models.demo_weights import DIGESTS, CheckedWeights, demo_config, demo_specs, tensor_digest
 from colibri.models.dtypes import fp32_from_stored
 from colibri.models.gguf_llama import GgufLlama
+from colibri.models.home import colibri_home
 from colibri.models.shards import open_weights
 
 BUILDER = """

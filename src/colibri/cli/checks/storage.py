@@ -10,7 +10,8 @@ from tempfile import TemporaryFile
 from colibri.cli.checks.finding import Finding, fail, ok, warn
 from colibri.cli.checks.machine import Machine
 from colibri.cli.sizes import size
-from colibri.models.demo_model import colibri_home, demo_model_path, is_ready
+from colibri.models.demo_model import demo_model_path, is_ready
+from colibri.models.home import colibri_home
 
 AREA = "storage"
 _DEMO_BYTES = 3 << 29

@@ -1,0 +1,136 @@
+"""Weights that were fetched, kept under the SHA-256 of their bytes: what one process has brought, all of the host have.
+
+A file under its digest is whole and was compared with it. Until then it is a `.part`, locked by whoever writes it and
+taken up where the last one left it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from colibri.errors import CheckpointError, OverBudget, WeightsUnavailable
+
+#: Bytes of one read.
+CHUNK = 8 << 20
+#: How long another process's fetch may bring nothing, seconds.
+STALLED_S = 120.0
+_LOOK_S = 0.05
+
+
+class BlobCache:
+    """root: its folder, made when needed. Thread-safe, and safe between processes. `fetched`: bytes that this object
+    has brought."""
+
+    def __init__(
+        self,
+        root: Path,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.fetched = 0
+        self._root = root
+        self._clock = clock
+        self._sleep = sleep
+
+    def path(self, sha256: str) -> Path:
+        """Where the blob is, once it is here."""
+        return self._root / sha256[:2] / sha256
+
+    def obtain(self, sha256: str, nbytes: int, name: str, read: Callable[[int, int], bytes]) -> Path:
+        """The blob's file; what is missing of it is read in pieces. name: what errors call it.
+
+        Raises what `read` raises (what was read stays for the next try), OverBudget for a disk without room,
+        CheckpointError for other bytes than the digest's, WeightsUnavailable when another process does not get on.
+        """
+        whole = self.path(sha256)
+        if whole.exists():
+            return whole
+        whole.parent.mkdir(parents=True, exist_ok=True)
+        part = whole.with_suffix(".part")
+        with self._own(part, whole, name) as file:
+            if whole.exists():
+                part.unlink(missing_ok=True)  # made a moment after another's became the whole
+            else:
+                self._complete(file, part, sha256, nbytes, name, read)
+                os.replace(part, whole)
+        return whole
+
+    def discard(self, sha256: str) -> None:
+        """Forgets a blob whose file has gone bad."""
+        self.path(sha256).unlink(missing_ok=True)
+
+    def _own(self, part: Path, whole: Path, name: str) -> BinaryIO:
+        """The part, locked. Waits for another process that writes it, as long as that gets on."""
+        size, since = -1, self._clock()
+        while True:
+            file = open(part, "a+b")  # noqa: SIM115 - the caller's to close
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                now, length = self._clock(), os.fstat(file.fileno()).st_size
+                file.close()
+                if length != size:
+                    size, since = length, now
+                elif now - since > STALLED_S:
+                    text = f"{name}: another process of this host fetches it, but nothing came for {STALLED_S:g} s"
+                    raise WeightsUnavailable(text) from None
+                self._sleep(_LOOK_S)
+                continue
+            if _is(file, part) or whole.exists():
+                return file
+            file.close()  # it was renamed or removed before the lock came
+
+    def _complete(
+        self,
+        file: BinaryIO,
+        part: Path,
+        sha256: str,
+        nbytes: int,
+        name: str,
+        read: Callable[[int, int], bytes],
+    ) -> None:
+        digest, at = self._resume(file, nbytes)
+        _check_room(part, nbytes - at, name)
+        while at < nbytes:
+            piece = read(at, min(at + CHUNK, nbytes))
+            file.write(piece)
+            digest.update(piece)
+            at += len(piece)
+            self.fetched += len(piece)
+        file.flush()
+        if digest.hexdigest() != sha256:
+            file.truncate(0)
+            raise CheckpointError.of(name, "sha256", sha256, digest.hexdigest())
+        os.fsync(file.fileno())
+
+    def _resume(self, file: BinaryIO, nbytes: int) -> tuple[hashlib._Hash, int]:
+        """The digest of what is there, and how much that is."""
+        file.seek(0, os.SEEK_END)
+        if file.tell() > nbytes:
+            file.truncate(0)
+        file.seek(0)
+        digest, at = hashlib.sha256(), 0
+        while piece := file.read(CHUNK):
+            digest.update(piece)
+            at += len(piece)
+        return digest, at
+
+
+def _is(file: BinaryIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _check_room(part: Path, need: int, name: str) -> None:
+    disk = os.statvfs(part.parent)
+    free = disk.f_bavail * disk.f_frsize
+    if need > free:
+        raise OverBudget(f"{name}: disk of {part.parent}: expected {need} bytes free, got {free}")

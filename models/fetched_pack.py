@@ -1,0 +1,67 @@
+"""Open a pack that lies elsewhere: its manifest and texts are brought at once, each blob when it is wanted.
+
+What is kept, under `weights` of Colibri's home: `packs/HASH`, the pack's folder without its weights, and `blobs`
+(blob_cache). So a host fetches only the experts that it holds, once for all its processes and all its restarts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from colibri.errors import CheckpointError
+from colibri.models.blob_cache import BlobCache
+from colibri.models.json_file import parse_object
+from colibri.models.pack import MAX_TEXT_BYTES, Pack
+from colibri.models.pack_files import FetchedFiles
+from colibri.models.pack_manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, pack_hash, parse_manifest
+from colibri.models.remote_folder import RemoteFolder
+
+
+def open_fetched(url: str, home: Path) -> Pack:
+    """Raises ConfigError and WeightsUnavailable as RemoteFolder does, CheckpointError as Pack.open does."""
+    remote = RemoteFolder(url)
+    cache = home / "weights"
+    folder = _bring_description(remote, cache / "packs")
+    return Pack.open_described(folder, FetchedFiles(remote, BlobCache(cache / "blobs")))
+
+
+def _bring_description(remote: RemoteFolder, packs: Path) -> Path:
+    raw = _read_whole(remote, MANIFEST_NAME, MAX_MANIFEST_BYTES)
+    where = f"{remote.name}/{MANIFEST_NAME}"
+    manifest = parse_manifest(parse_object(raw, where), where)
+    folder = packs / pack_hash(raw)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, entry in manifest.texts.items():
+        if not _is_whole(folder / name, entry.bytes, entry.sha256):
+            text = _read_whole(remote, name, MAX_TEXT_BYTES)
+            digest = hashlib.sha256(text).hexdigest()
+            if digest != entry.sha256:
+                raise CheckpointError.of(f"{remote.name}/{name}", "sha256", entry.sha256, digest)
+            _replace(folder / name, text)
+    _replace(folder / MANIFEST_NAME, raw)
+    return folder
+
+
+def _read_whole(remote: RemoteFolder, name: str, most: int) -> bytes:
+    size = remote.size(name)
+    if size > most:
+        raise CheckpointError.of(f"{remote.name}/{name}", "", f"at most {most} bytes", size)
+    return remote.read(name, 0, size)
+
+
+def _is_whole(path: Path, nbytes: int, sha256: str) -> bool:
+    try:
+        raw = path.read_bytes() if path.stat().st_size == nbytes else b""
+    except FileNotFoundError:
+        return False
+    return hashlib.sha256(raw).hexdigest() == sha256
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """At once: another process may read it, or write it too."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        file.write(content)
+    os.replace(file.name, path)

@@ -1,0 +1,82 @@
+"""A folder somewhere else, read through fsspec: whatever scheme of it is installed (file, http, s3, gs, ...)."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from colibri.errors import ConfigError, WeightsUnavailable
+
+#: Longest wait for one read, seconds.
+READ_S = 60.0
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_USER = re.compile(r"(?<=://)[^/@]*@")
+
+T = TypeVar("T")
+
+
+def is_url(place: object) -> bool:
+    """Whether it names a folder to be fetched from, not one of this machine's."""
+    return isinstance(place, str) and _URL.match(place) is not None
+
+
+class RemoteFolder:
+    """url: as fsspec takes them; `name`: the same without the user's name and password, for people.
+
+    Every read is bounded. Raises ConfigError for a scheme that is not known or not installed, WeightsUnavailable (which
+    a retry may cure) for everything else.
+    """
+
+    def __init__(self, url: str, read_s: float = READ_S) -> None:
+        import fsspec
+
+        self.url = url.rstrip("/")
+        self.name = _USER.sub("", self.url)
+        self._read_s = read_s
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(self.url)
+        except (ImportError, ValueError) as error:
+            raise ConfigError(
+                "MODEL", "a folder, or a URL whose scheme fsspec has", f"{self.name}: {error}"
+            ) from None
+
+    def size(self, file: str) -> int:
+        """Bytes of a file."""
+        found = self._bounded(file, lambda path: self._files.size(path))
+        if not isinstance(found, int):
+            raise WeightsUnavailable(f"{self.name}/{file}: its size is not told", peer=self.name)
+        return found
+
+    def read(self, file: str, begin: int, end: int) -> bytes:
+        """Bytes [begin, end), all of them."""
+        data = bytes(self._bounded(file, lambda path: self._files.cat_file(path, start=begin, end=end)))
+        if len(data) != end - begin:
+            raise WeightsUnavailable(
+                f"{self.name}/{file}: bytes {begin} to {end}: expected {end - begin}, got {len(data)}",
+                peer=self.name,
+            )
+        return data
+
+    def _bounded(self, file: str, call: Callable[[str], Any]) -> Any:
+        """On a thread of its own: no scheme promises to come back."""
+        result: list[Any] = []
+        failure: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                result.append(call(f"{self._root}/{file}"))
+            except BaseException as error:  # raised where the result is wanted
+                failure.append(error)
+
+        thread = threading.Thread(target=run, name="colibri-fetch", daemon=True)
+        thread.start()
+        thread.join(self._read_s)
+        if failure:
+            reason = _USER.sub("", f"{type(failure[0]).__name__}: {failure[0]}")
+            raise WeightsUnavailable(f"{self.name}/{file}: {reason}", peer=self.name) from None
+        if not result:
+            text = f"{self.name}/{file}: no answer within {self._read_s:g} s"
+            raise WeightsUnavailable(text, peer=self.name)
+        return result[0]
