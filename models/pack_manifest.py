@@ -99,7 +99,11 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     what came; for a pack of another version also the command that makes it anew."""
     path = folder / MANIFEST_NAME
     raw = read_bounded(path, _MAX_BYTES)
-    return parse_manifest(parse_object(raw, str(path)), str(path)), pack_hash(raw)
+    manifest = parse_manifest(parse_object(raw, str(path)), str(path))
+    if manifest.to_bytes() != raw:
+        # Or one pack could have many hashes.
+        raise CheckpointError.of(path, "spelling", "that of docs/packs.md", "another of the same content")
+    return manifest, pack_hash(raw)
 
 
 def parse_manifest(raw: Mapping[str, Any], where: str) -> Manifest:
