@@ -8,39 +8,13 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from colibri.errors import ConfigError
 from colibri.expert_service.cpu_claims import DEFAULT_FILE, NONE, VARIABLE, CpuClaims, host_claims
-
-_HOLDER = (
-    "import sys\n"
-    "from pathlib import Path\n"
-    "from colibri.expert_service.cpu_claims import CpuClaims\n"
-    "claims = CpuClaims(Path(sys.argv[1]))\n"
-    "print(claims.claim(map(int, sys.argv[3:]), share=sys.argv[2] == 'share'), flush=True)\n"
-    "sys.stdin.read()\n"
-)
-
-
-@contextmanager
-def holder(file: Path, *cpus: int, how: str = "alone") -> Iterator[subprocess.Popen[str]]:
-    """Another process that has those CPUs, until the end."""
-    command = [sys.executable, "-c", _HOLDER, str(file), how, *map(str, cpus)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "{}\n"
-        yield process
-    finally:
-        process.kill()
-        process.wait(10)
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            pipe.close()
+from tests.support.cpu_holder import HOLDER, holder
 
 
 @pytest.fixture
@@ -109,7 +83,7 @@ def test_who_shares_does_so_with_those_who_do(file: Path, claims: CpuClaims) -> 
         assert claims.taken() == {0: sharer.pid, 1: alone.pid}
         with holder(file, 0, how="share"):
             pass
-        command = [sys.executable, "-c", _HOLDER, str(file), "alone", "0"]
+        command = [sys.executable, "-c", HOLDER, str(file), "alone", "0"]
         refused = subprocess.run(command, input="", capture_output=True, text=True, timeout=30, check=True)
         assert refused.stdout.startswith("{0: ")
 
