@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from colibri.cluster.holders import ExpertId, held_by, holders_of
+from colibri.cluster.holders import ExpertId, held, holders_of
 from colibri.errors import InvalidInput
 from colibri.placement import Placement
 
@@ -47,10 +47,12 @@ def plan_change(old: Placement, new: Placement, alive: frozenset[str]) -> Change
             if alive.intersection(had) and not alive.intersection(names):
                 raise InvalidInput(f"holders[{layer}][{expert}]", "a holder that lives", ", ".join(names))
     names = (*old.workers, *(name for name in new.workers if name not in old.workers))
-    held = {name: (held_by(before, name), held_by(after, name)) for name in names}
+    nothing: set[ExpertId] = set()
+    earlier, later = held(before), held(after)
+    both = {name: (earlier.get(name, nothing), later.get(name, nothing)) for name in names}
     return Change(
         old,
         new,
-        {name: tuple(sorted(later - earlier)) for name, (earlier, later) in held.items() if later - earlier},
-        {name: tuple(sorted(earlier - later)) for name, (earlier, later) in held.items() if earlier - later},
+        {name: tuple(sorted(has - had)) for name, (had, has) in both.items() if has - had},
+        {name: tuple(sorted(had - has)) for name, (had, has) in both.items() if had - has},
     )

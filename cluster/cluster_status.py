@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from colibri import __version__
@@ -90,6 +90,11 @@ def _worker(
         load_done=status.load_done,
         load_total=status.load_total,
         uptime_s=max(0.0, now - status.served_since) if status.served_since else 0.0,
+        numa_node=status.numa_node,
+        weight_pages=_pages(status.weight_pages),
+        oversubscribed=status.oversubscribed,
+        crossing=status.crossing,
+        compute_threads=status.pin.threads,
     )
     if health is not None:
         info.link = health.link
@@ -104,7 +109,14 @@ def _worker(
         info.requests_done = answer.requests_done
         info.rows_done = answer.rows_done
         info.held.extend(f"{item.layer}:{item.expert}" for item in answer.held)
+        del info.weight_pages[:]
+        info.weight_pages.extend(_pages(sorted(answer.weight_pages_by_node.items())))
+        info.compute_threads = answer.compute_threads
     return info
+
+
+def _pages(found: Iterable[tuple[int, int]]) -> list[operator_pb2.NodePages]:
+    return [operator_pb2.NodePages(node=node, pages=pages) for node, pages in found]
 
 
 def _state(status: WorkerStatus, view: ManagerView | None) -> str:

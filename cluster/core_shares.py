@@ -67,8 +67,8 @@ def _apart(free: Sequence[Core], tenants: Sequence[Tenant]) -> list[Share] | Non
 def _together(cores: Sequence[Core], tenants: Sequence[Tenant], taken: frozenset[int]) -> list[Share]:
     every = [cpu for core in cores for cpu in core]
     free = [cpu for cpu in every if cpu not in taken]
-    single = [Tenant(tenant.worker) for tenant in tenants]
-    apart = _apart([(cpu,) for cpu in free], single)
+    threads = [(cpu,) for cpu in free]
+    apart = _apart(threads, tenants) or _apart(threads, [Tenant(tenant.worker) for tenant in tenants])
     if apart is not None:
         return apart
     turns = [every[index % len(every)] for index in range(len(tenants))]

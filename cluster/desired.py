@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 
 from colibri.cluster.holders import ExpertId, Holders, holders_of
-from colibri.cluster.rebalance import rebalance
-from colibri.errors import InvalidInput
+from colibri.cluster.planner.plan import plan
+from colibri.cluster.planner.problem import Loads, Problem, Worker
+from colibri.errors import InvalidInput, OverBudget
 from colibri.placement import Placement
 from colibri.spelling import nearest
 
@@ -26,6 +27,9 @@ class Desired:
     replicas: int
     holders: Holders
     pinned: frozenset[ExpertId] = frozenset()
+    loads: Loads | None = None
+    facts: Mapping[str, Worker] = field(default_factory=dict)
+    expert_bytes: int = 1
 
     @classmethod
     def of(cls, placement: Placement, replicas: int) -> Desired:
@@ -81,21 +85,48 @@ class Desired:
         new = (*([to] if to else []), *(name for name in names if name not in (to, source)))
         if not new:
             raise InvalidInput("from", "not the last holder", source)
+        beside = [name for name in new[1:] if to and self._worker(name).domain == self._worker(to).domain]
+        if beside:
+            raise InvalidInput("to", f"a worker on another host than {beside[0]}, which holds it too", to)
         changed = [list(experts) for experts in self.holders]
         changed[layer][number] = new
         holders = tuple(tuple(experts) for experts in changed)
         return replace(self, holders=holders, pinned=self.pinned | {expert})
 
     def without(self, absent: frozenset[str]) -> Holders:
-        """The placement to have while some workers are gone for good, or for long; all of them: as it is."""
+        """The placement to have while some workers are gone for good, or for long; all of them: as it is. With fewer
+        copies, where the others have no memory for all."""
         left = [name for name in self.workers if name not in absent]
         if len(left) in (0, len(self.workers)):
             return self.holders
-        return rebalance(self.holders, left, self.replicas, self.pinned, even=False)
+        for replicas in range(self.replicas, 1, -1):
+            try:
+                return plan(self.problem(left, replicas, even=False)).holders
+            except OverBudget:
+                continue
+        return plan(self.problem(left, 1, even=False)).holders
+
+    def problem(self, workers: Iterable[str], replicas: int | None = None, *, even: bool = True) -> Problem:
+        """To be planned over those workers: as many copies as wanted, or as they are hosts for."""
+        chosen = tuple(self._worker(name) for name in workers)
+        wanted = self.replicas if replicas is None else replicas
+        hosts = len({worker.domain for worker in chosen})
+        return Problem(
+            chosen,
+            self.holders,
+            max(1, min(wanted, hosts)),
+            self.loads,
+            self.expert_bytes,
+            self.pinned,
+            even=even,
+        )
+
+    def _worker(self, name: str) -> Worker:
+        return self.facts.get(name, Worker(name))
 
     def _over(self, workers: tuple[str, ...]) -> Desired:
-        holders = rebalance(self.holders, workers, self.replicas, self.pinned)
-        return replace(self, workers=workers, holders=holders)
+        planned = plan(self.problem(workers))
+        return replace(self, workers=workers, holders=planned.holders, loads=planned.loads)
 
     def _check_known(self, worker: str) -> None:
         known = (*self.workers, *self.drained)

@@ -21,13 +21,22 @@ def holders_of(placement: Placement) -> Holders:
     )
 
 
-def as_placement(holders: Holders, workers: Sequence[str], epoch: int) -> Placement:
-    """workers: all that are named, in the order of their indices. Raises InvalidInput as Placement does."""
+def as_placement(
+    holders: Holders,
+    workers: Sequence[str],
+    epoch: int,
+    loads: tuple[tuple[float, ...], ...] | None = None,
+    speeds: tuple[float, ...] | None = None,
+) -> Placement:
+    """workers: all that are named, in the order of their indices; speeds: in the same order. Raises InvalidInput as
+    Placement does."""
     index = {name: position for position, name in enumerate(workers)}
     return Placement(
         epoch,
         tuple(workers),
         tuple(tuple(tuple(index[name] for name in names) for names in experts) for experts in holders),
+        loads,
+        speeds,
     )
 
 
@@ -38,6 +47,16 @@ def held_by(holders: Holders, worker: str) -> frozenset[ExpertId]:
         for expert, names in enumerate(experts)
         if worker in names
     )
+
+
+def held(holders: Holders) -> dict[str, set[ExpertId]]:
+    """The same of each worker that holds anything."""
+    found: dict[str, set[ExpertId]] = {}
+    for layer, experts in enumerate(holders):
+        for expert, names in enumerate(experts):
+            for name in names:
+                found.setdefault(name, set()).add((layer, expert))
+    return found
 
 
 def copies(holders: Holders) -> Counter[str]:

@@ -88,10 +88,11 @@ class LaunchOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """`incarnation`, `pid`, `target`: of the present or last life. `cpus_allowed`, `isa`, `experts`,
-    `weight_bytes`: as the worker itself reported them last. `bytes_fetched`: weights that it brought from
-    elsewhere; `load_done`, `load_total`: experts of the load that brings it up. `served_since`: monotonic seconds, 0
-    when it does not serve. `deaths`: lives that ended by themselves; `last_error`: how the last did."""
+    """`incarnation`, `pid`, `target`: of the present or last life. `cpus_allowed` to `weight_bytes`: as the worker
+    itself reported them last; `weight_pages`: (NUMA node, sampled pages of weights there), node -1: not in memory.
+    `bytes_fetched`: weights that it brought from elsewhere; `load_done`, `load_total`: experts of the load that brings
+    it up. `served_since`: monotonic seconds, 0 when it does not serve. `deaths`: lives that ended by themselves;
+    `last_error`: how the last did."""
 
     name: str
     state: WorkerState
@@ -101,6 +102,9 @@ class WorkerStatus:
     target: str = ""
     cpus_allowed: tuple[int, ...] = ()
     oversubscribed: bool = False
+    numa_node: int = -1
+    weight_pages: tuple[tuple[int, int], ...] = ()
+    crossing: str = ""
     isa: str = ""
     experts: int = 0
     weight_bytes: int = 0

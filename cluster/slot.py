@@ -225,6 +225,9 @@ class WorkerSlot:
         self._note(
             cpus_allowed=tuple(reply.cpus_allowed),
             oversubscribed=reply.oversubscribed,
+            numa_node=reply.numa_node,
+            weight_pages=tuple(sorted(reply.weight_pages_by_node.items())),
+            crossing=reply.crossing,
             isa=reply.isa,
             experts=reply.experts_loaded,
             weight_bytes=reply.weight_bytes,

@@ -75,6 +75,7 @@ class WorkerServer:
             compute_threads=self._backend.threads,
             numa_node=config.numa_node,
             oversubscribed=config.oversubscribed,
+            crossing=config.crossing,
             shares_memory=config.share_memory,
         )
         self.worker = worker

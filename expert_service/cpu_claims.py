@@ -73,7 +73,7 @@ class CpuClaims:
             else:
                 return {}
             for cpu in got:
-                self._lock(cpu, fcntl.LOCK_UN)
+                fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, cpu)
             taken = self.taken()
             others = {cpu: taken[cpu] for cpu in wanted if cpu in taken} or {wanted[len(got)]: 0}
             if set(others.values()) == {on_behalf} and on_behalf:

@@ -75,10 +75,10 @@ class Placed:
 
 
 def bind(place: Place, claims: CpuClaims) -> None:
-    """This process runs on the place's CPUs from now on, which no other worker of the host has, and its new pages come
-    from the place's node. What the parent process has claimed counts as claimed for this one. Call it in the main thread
-    before any other thread, library or large array: what exists already keeps the memory it has. `claims` must live as
-    long as the process.
+    """This process runs on the place's CPUs from now on, which no other worker of the host has, and its new pages
+    come from the place's node. What the parent process has claimed counts as claimed for this one. Call it in the
+    main thread before any other thread, library or large array: what exists already keeps the memory it has.
+    `claims` must live as long as the process.
 
     Raises PinningRefused when another worker has a CPU (and sharing was not asked for), ConfigError when the kernel
     refuses.
@@ -185,6 +185,16 @@ def nodes_of_pages(pages: Sequence[int], syscall: Syscall = _syscall) -> dict[in
     if result != 0:
         return {}
     return dict(Counter(max(-1, node) for node in status))
+
+
+def misplaced(pages_by_node: Mapping[int, int], numa_node: int) -> str:
+    """What is to be said of pages on another node than the memory policy names; empty: there are none."""
+    astray = {node: count for node, count in pages_by_node.items() if node >= 0 and node != numa_node}
+    if numa_node < 0 or not astray:
+        return ""
+    seen = sum(count for node, count in pages_by_node.items() if node >= 0)
+    where = ", ".join(f"{count} on node {node}" for node, count in sorted(astray.items()))
+    return f"weights: expected all pages on node {numa_node}, got {where} of {seen} sampled"
 
 
 def _address(buffer: Buffer) -> int:

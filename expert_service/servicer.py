@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import threading
@@ -17,7 +18,7 @@ from colibri import __version__
 from colibri.errors import Busy, InvalidInput, NumericsMismatch, ShuttingDown
 from colibri.expert_service.inbox import Inbox
 from colibri.expert_service.low_priority import iterate_lowered
-from colibri.expert_service.pinning import Placed, read_placement
+from colibri.expert_service.pinning import Placed, misplaced, read_placement
 from colibri.expert_service.process_facts import count_threads, open_fds
 from colibri.expert_service.ring_inbox import RingInbox, write_reply
 from colibri.expert_service.store import Key, WeightStore
@@ -32,14 +33,17 @@ from colibri.transport.shared_memory import LAYOUT, TOKEN_BYTES, ring_bytes
 from colibri.v1 import expert_pb2
 from colibri.wire.protocol import PROTOCOL_MAX, PROTOCOL_MIN
 
+_log = logging.getLogger(__name__)
+
 SERVICE_NAME = "colibri.v1.Expert"
 _DRAIN_POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a handshake compares and Status reports. numa_node -1: none asked for; shares_memory: with routers of
-    its host; pack_hash: empty when weights come from the checkpoint itself."""
+    """What a handshake compares and Status reports. numa_node -1: none asked for; crossing: what its CPUs and memory on
+    different nodes cost (empty: they are not); shares_memory: with routers of its host; pack_hash: empty when weights
+    come from the checkpoint itself."""
 
     model_hash: str
     expert_numerics_id: str
@@ -47,6 +51,7 @@ class Identity:
     compute_threads: int
     numa_node: int
     oversubscribed: bool
+    crossing: str = ""
     shares_memory: bool = True
     pack_hash: str = ""
 
@@ -138,6 +143,7 @@ class ExpertServicer:
             done = step.experts_done == step.experts_total
             if done and keys:
                 self._warm_up(keys[-1])
+                self._look_where_pages_lie()
             yield expert_pb2.LoadProgress(
                 experts_done=step.experts_done,
                 experts_total=step.experts_total,
@@ -147,6 +153,15 @@ class ExpertServicer:
                 pack_seconds=step.pack_seconds if done else 0.0,
                 bytes_fetched=step.bytes_fetched,
             )
+
+    def _look_where_pages_lie(self) -> None:
+        placed = self._placed()
+        astray = misplaced(placed.pages_by_node, self._identity.numa_node)
+        if astray:
+            _log.warning("%s: %s", self._worker.name, astray)
+
+    def _placed(self) -> Placed:
+        return read_placement([expert.data for expert in self._store.packed()])
 
     def retire(
         self, request: expert_pb2.RetireRequest, context: grpc.ServicerContext
@@ -161,7 +176,7 @@ class ExpertServicer:
     ) -> expert_pb2.StatusReply:
         worker, identity, counts = self._worker, self._identity, self._worker.counters.counts
         oldest = worker.queue.oldest()
-        placed: Placed = read_placement([expert.data for expert in self._store.packed()])
+        placed = self._placed()
         return expert_pb2.StatusReply(
             worker=worker.name,
             incarnation=worker.incarnation,
@@ -172,6 +187,7 @@ class ExpertServicer:
             numa_node=identity.numa_node,
             weight_pages_by_node=placed.pages_by_node,
             oversubscribed=identity.oversubscribed,
+            crossing=identity.crossing,
             experts_loaded=len(self._store),
             weight_bytes=self._store.bytes,
             epoch_min=worker.epochs.oldest,

@@ -13,10 +13,9 @@ from pathlib import Path
 
 from colibri.errors import CheckpointError
 from colibri.models.blob_cache import BlobCache
-from colibri.models.json_file import parse_object
 from colibri.models.pack import MAX_TEXT_BYTES, Pack
 from colibri.models.pack_files import FetchedFiles
-from colibri.models.pack_manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, pack_hash, parse_manifest
+from colibri.models.pack_manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, decode_manifest
 from colibri.models.remote_folder import RemoteFolder
 
 
@@ -30,16 +29,15 @@ def open_fetched(url: str, home: Path) -> Pack:
 
 def _bring_description(remote: RemoteFolder, packs: Path) -> Path:
     raw = _read_whole(remote, MANIFEST_NAME, MAX_MANIFEST_BYTES)
-    where = f"{remote.name}/{MANIFEST_NAME}"
-    manifest = parse_manifest(parse_object(raw, where), where)
-    folder = packs / pack_hash(raw)
+    manifest, digest = decode_manifest(raw, f"{remote.name}/{MANIFEST_NAME}")
+    folder = packs / digest
     folder.mkdir(parents=True, exist_ok=True)
     for name, entry in manifest.texts.items():
         if not _is_whole(folder / name, entry.bytes, entry.sha256):
             text = _read_whole(remote, name, MAX_TEXT_BYTES)
-            digest = hashlib.sha256(text).hexdigest()
-            if digest != entry.sha256:
-                raise CheckpointError.of(f"{remote.name}/{name}", "sha256", entry.sha256, digest)
+            got = hashlib.sha256(text).hexdigest()
+            if got != entry.sha256:
+                raise CheckpointError.of(f"{remote.name}/{name}", "sha256", entry.sha256, got)
             _replace(folder / name, text)
     _replace(folder / MANIFEST_NAME, raw)
     return folder

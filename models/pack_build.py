@@ -149,12 +149,12 @@ def _write_blobs(
         try:
             data, error = _make(checkpoint, own.backend, blob, importances)
             partial.write(blob, data, error)
+            with counting:
+                done += blob.nbytes
+                progress(done, total)
         except BaseException:
             failed.set()
             raise
-        with counting:
-            done += blob.nbytes
-            progress(done, total)
 
     progress(done, total)
     with ThreadPoolExecutor(threads, "colibri-pack", open_backend) as pool:

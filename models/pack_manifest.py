@@ -98,8 +98,16 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     """The manifest of the pack in `folder` and its hash. Raises CheckpointError naming field, what was expected and
     what came; for a pack of another version also the command that makes it anew."""
     path = folder / MANIFEST_NAME
-    raw = read_bounded(path, MAX_MANIFEST_BYTES)
-    return parse_manifest(parse_object(raw, str(path)), str(path)), pack_hash(raw)
+    return decode_manifest(read_bounded(path, MAX_MANIFEST_BYTES), str(path))
+
+
+def decode_manifest(raw: bytes, where: str) -> tuple[Manifest, str]:
+    """`read_manifest`, of its bytes; `where` names them."""
+    manifest = parse_manifest(parse_object(raw, where), where)
+    if manifest.to_bytes() != raw:
+        # Or one pack could have many hashes.
+        raise CheckpointError.of(where, "spelling", "that of docs/packs.md", "another of the same content")
+    return manifest, pack_hash(raw)
 
 
 def parse_manifest(raw: Mapping[str, Any], where: str) -> Manifest:

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from colibri.kernels.api import LAYOUT_VERSION
 from colibri.kernels.reference.packing import packed_expert_bytes, packed_linear_bytes
 from colibri.models.config import MixtralConfig
 from colibri.models.weight_format import WeightFormat
@@ -92,12 +93,11 @@ def count_blobs(config: MixtralConfig) -> int:
 
 def plan_files(config: MixtralConfig, experts: WeightFormat, dense: WeightFormat) -> Iterator[PlannedFile]:
     """The dense file, then one file of experts for each layer."""
-    yield _planned(DENSE_FILE, list(_dense(config, dense)))
+    yield _planned(DENSE_FILE, dense, list(_dense(config, dense)))
     content = ExpertBlob(config.hidden, config.ffn, experts)
     for layer in range(config.layers):
-        yield _planned(
-            expert_file(layer), [(expert_name(layer, expert), content) for expert in range(config.experts)]
-        )
+        names = [expert_name(layer, expert) for expert in range(config.experts)]
+        yield _planned(expert_file(layer), experts, [(name, content) for name in names])
 
 
 def _dense(config: MixtralConfig, dense: WeightFormat) -> Iterator[tuple[str, MatrixBlob | VectorBlob]]:
@@ -115,9 +115,11 @@ def _dense(config: MixtralConfig, dense: WeightFormat) -> Iterator[tuple[str, Ma
         yield HEAD, MatrixBlob(config.vocab, hidden, dense)
 
 
-def _planned(file: str, contents: Sequence[tuple[str, MatrixBlob | VectorBlob | ExpertBlob]]) -> PlannedFile:
+def _planned(
+    file: str, kind: WeightFormat, contents: Sequence[tuple[str, MatrixBlob | VectorBlob | ExpertBlob]]
+) -> PlannedFile:
     sizes = [_used(content) for _, content in contents]
-    head = _head([(name, _pages(used)) for (name, _), used in zip(contents, sizes, strict=True)])
+    head = _head(kind, [(name, _pages(used)) for (name, _), used in zip(contents, sizes, strict=True)])
     blobs = []
     at = len(head)
     for (name, content), used in zip(contents, sizes, strict=True):
@@ -126,9 +128,11 @@ def _planned(file: str, contents: Sequence[tuple[str, MatrixBlob | VectorBlob | 
     return PlannedFile(file, head, tuple(blobs), at)
 
 
-def _head(tensors: Sequence[tuple[str, int]]) -> bytes:
-    """A safetensors header whose data begins on a page: the JSON is padded with spaces, as that format allows."""
-    table: dict[str, object] = {"__metadata__": {"format": "colibri-pack"}}
+def _head(kind: WeightFormat, tensors: Sequence[tuple[str, int]]) -> bytes:
+    """A safetensors header whose data begins on a page: the JSON is padded with spaces, as that format allows. It
+    names the format, since whole pages may be as many in another one."""
+    about = {"format": "colibri-pack", "layout_version": str(LAYOUT_VERSION), "weights": kind.name}
+    table: dict[str, object] = {"__metadata__": about}
     at = 0
     for name, nbytes in tensors:
         table[name] = {"dtype": "U8", "shape": [nbytes], "data_offsets": [at, at + nbytes]}

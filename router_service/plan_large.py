@@ -24,7 +24,7 @@ def plan_large(gate: GateResult, table: OwnerTable) -> LayerPlan:
     experts = gate.experts if whole else gate.experts[live]
     weights = gate.weights if whole else gate.weights[live]
     line = (live % table.turns)[:, np.newaxis] if table.turns > 1 else 0
-    worker = table.owner[line, experts]
+    worker = table.owner[line, experts].astype(np.intp)
 
     # Units by (row, first slot). An entry starts one unless it is a later slot of its row's folded prefix.
     joins = worker == worker[:, :1]

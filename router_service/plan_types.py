@@ -47,24 +47,25 @@ class LayerPlan:
     row_offsets: U32
 
 
-#: Rows of a batch in turn are given to parts 0, 128, 64, 192, .. of their experts: any first few of them are spread as
+_BITS = PARTS.bit_length() - 1
+#: Rows of a batch in turn are given to parts 0, 512, 256, 768, .. of their experts: any first few of them are spread as
 #: evenly as so few can be, and so are all (van der Corput's order, https://en.wikipedia.org/wiki/Van_der_Corput_sequence).
-_ORDER = np.array([int(f"{row:08b}"[::-1], 2) for row in range(PARTS)])
+_ORDER = np.array([int(f"{row:0{_BITS}b}"[::-1], 2) for row in range(PARTS)])
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerTable:
     """What planning needs of one layer's placement, computed once per placement.
 
-    turns: 1, or PARTS where an expert is divided: row r of a batch goes by line r % turns. owner intp [turns, experts]:
-    worker of each expert; position u16 or u32 [turns, experts]: rank of (worker, expert) among those that occur;
-    expert_at u32 [ranks]: its expert; owners: the first line as Python ints, NOBODY for a divided expert, whose workers
-    by line are in `divided`.
+    turns: 1, or PARTS where an expert is divided: row r of a batch goes by line r % turns. owner, position u16 or u32
+    [turns, experts]: worker of each expert, and rank of (worker, expert) among those that occur; expert_at u32 [ranks]:
+    its expert; owners: the first line as Python ints, NOBODY for a divided expert, whose workers by line are in
+    `divided`.
     """
 
     workers: int
     turns: int
-    owner: NDArray[np.intp]
+    owner: NDArray[np.uint16 | np.uint32]
     position: NDArray[np.uint16 | np.uint32]
     expert_at: U32
     owners: tuple[int, ...]
@@ -98,17 +99,23 @@ class OwnerTable:
         lines: NDArray[np.intp], divided: Mapping[int, tuple[int, ...]], workers: int
     ) -> OwnerTable:
         experts = lines.shape[1]
-        ranks, position = np.unique(lines * experts + np.arange(experts), return_inverse=True)
-        dtype: type[np.uint16 | np.uint32] = np.uint16 if len(ranks) <= 1 << 16 else np.uint32
+        number = lines * experts + np.arange(experts)
+        occurs = np.zeros(workers * experts, np.bool_)
+        occurs[number] = True
+        ranks = np.flatnonzero(occurs)
         owners = lines[0].tolist()
         for expert in divided:
             owners[expert] = NOBODY
         return OwnerTable(
             workers,
             len(lines),
-            lines,
-            position.reshape(lines.shape).astype(dtype),
+            _narrow(lines, workers),
+            _narrow((np.cumsum(occurs) - 1)[number], len(ranks)),
             (ranks % max(experts, 1)).astype(np.uint32),
             tuple(owners),
             divided,
         )
+
+
+def _narrow(values: NDArray[np.intp], below: int) -> NDArray[np.uint16 | np.uint32]:
+    return values.astype(np.uint16 if below <= 1 << 16 else np.uint32)

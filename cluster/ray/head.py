@@ -22,6 +22,8 @@ from colibri.cluster.child import describe_end
 from colibri.cluster.ray.session import api
 
 NAME = "colibri-serve"
+#: In the log's line about the end of a life.
+ENDED = "--- the server "
 #: Between the end of a server and its next life: Ray may need as long to see what the old one held freed.
 _PAUSE_S = 2.0
 #: Of the log, in one answer.
@@ -106,7 +108,7 @@ class ServerActor:
                     process_group=0,
                 )
             code = self._watch(self._process)
-            log.write(f"--- {time.strftime('%F %T')} the server {describe_end(code)}\n".encode())
+            log.write(f"{ENDED}{describe_end(code)} at {time.strftime('%F %T')}\n".encode())
         if self._stopping:
             self._note(ServerState("stopped", log=str(self._log)))
             self._ended.set()

@@ -9,12 +9,13 @@ computes it (docs/numerics.md).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import NamedTuple
 
 #: An expert's rows are divided in so many parts.
-PARTS = 256
+PARTS = 1024
 #: A worker may have so much more than its even part before an expert's rows are divided for it.
-SLACK = 0.02
+SLACK = 0.01
 #: Levels that are tried, where the holders do not allow the even one.
 _ROUNDS = 12
 
@@ -44,6 +45,14 @@ def divide(
     return level.division()
 
 
+class _Before(NamedTuple):
+    """Of a shift's two workers: (worker, its piece of the expert or None, its load)."""
+
+    expert: int
+    source: tuple[int, float | None, float]
+    target: tuple[int, float | None, float]
+
+
 class Levelling:
     """One layer's loads on their way to be level. `pieces`: by expert, worker -> load that it takes, above 0 but for an
     expert without load; `load`: by worker, their sums. workers: those that share the layer's load; `even`: by worker,
@@ -66,6 +75,8 @@ class Levelling:
         self.pieces: list[dict[int, float]] = [{} for _ in holders]
         #: By worker: experts that it answers for.
         self.on: list[dict[int, None]] = [{} for _ in speeds]
+        #: What was before each shift, where somebody wants to `undo` some.
+        self.journal: list[_Before] | None = None
         self._dust = 1e-9 * total
 
     def assign(self, divided: bool) -> None:
@@ -119,16 +130,53 @@ class Levelling:
     def add_holder(self, expert: int, worker: int) -> None:
         self.holders[expert].append(worker)
 
+    def reach(self, start: int) -> dict[int, tuple[int, int]]:
+        """Workers to which load of `start` can go along chains of holders, nearest first, each with (the worker before
+        it, the expert that they share)."""
+        return self._search(start, lambda worker: False, frozenset())[0]
+
+    def undo(self, length: int) -> None:
+        """All shifts but the first `length`."""
+        journal = self.journal or []
+        while len(journal) > length:
+            before = journal.pop()
+            for worker, piece, load in (before.source, before.target):
+                self.load[worker] = load
+                if piece is None:
+                    del self.pieces[before.expert][worker], self.on[worker][before.expert]
+                else:
+                    self.pieces[before.expert][worker] = piece
+                    self.on[worker][before.expert] = None
+
+    def pull(self, start: int, end: int, came: Mapping[int, tuple[int, int]], most: float) -> None:
+        """Up to `most` of the load of `start` goes to `end`, along the chain that `reach` found."""
+        amount, worker = most, end
+        while worker != start:
+            source, expert = came[worker]
+            amount = min(amount, self.pieces[expert][source])
+            worker = source
+        if amount <= self._dust:
+            return
+        worker = end
+        while worker != start:
+            source, expert = came[worker]
+            self.shift(expert, source, worker, amount)
+            worker = source
+
     def shift(self, expert: int, source: int, target: int, amount: float) -> None:
         """Some of what `source` takes of an expert goes to another holder of it."""
-        left = self.pieces[expert][source] - amount
+        pieces = self.pieces[expert]
+        if self.journal is not None:
+            ends = [(worker, pieces.get(worker), self.load[worker]) for worker in (source, target)]
+            self.journal.append(_Before(expert, *ends))
+        left = pieces[source] - amount
         self.load[source] -= amount
         if left <= self._dust:
             self.load[source] -= left
             amount += left
-            del self.pieces[expert][source], self.on[source][expert]
+            del pieces[source], self.on[source][expert]
         else:
-            self.pieces[expert][source] = left
+            pieces[source] = left
         self._put(expert, target, amount)
 
     def division(self) -> Division:
@@ -157,7 +205,17 @@ class Levelling:
     def _push_from(self, start: int, level: Sequence[float], closed: set[int]) -> set[int] | None:
         """Along the shortest chain to a worker below its level; None when that was done, else all that were
         reached."""
-        came: dict[int, tuple[int, int]] = {start: (start, -1)}
+        came, end = self._search(start, lambda w: self.load[w] < level[w] - self._dust, closed)
+        if end is None:
+            return set(came)
+        self.pull(start, end, came, min(self.load[start] - level[start], level[end] - self.load[end]))
+        return None
+
+    def _search(
+        self, start: int, found: Callable[[int], bool], closed: Set[int]
+    ) -> tuple[dict[int, tuple[int, int]], int | None]:
+        """Breadth first, not into `closed`, to the first worker that is `found`."""
+        came = {start: (start, -1)}
         seen: set[int] = set()
         queue = deque([start])
         while queue:
@@ -170,26 +228,10 @@ class Levelling:
                     if target in came or target in closed:
                         continue
                     came[target] = source, expert
-                    if self.load[target] < level[target] - self._dust:
-                        self._move_along(start, target, came, level)
-                        return None
+                    if found(target):
+                        return came, target
                     queue.append(target)
-        return set(came)
-
-    def _move_along(
-        self, start: int, end: int, came: dict[int, tuple[int, int]], level: Sequence[float]
-    ) -> None:
-        amount = min(self.load[start] - level[start], level[end] - self.load[end])
-        worker = end
-        while worker != start:
-            source, expert = came[worker]
-            amount = min(amount, self.pieces[expert][source])
-            worker = source
-        worker = end
-        while worker != start:
-            source, expert = came[worker]
-            self.shift(expert, source, worker, amount)
-            worker = source
+        return came, None
 
 
 def _parts(pieces: dict[int, float]) -> tuple[tuple[int, int], ...]:

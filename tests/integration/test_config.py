@@ -35,7 +35,7 @@ def test_a_server_from_a_file(tiny_mixtral: Path, tmp_path: Path) -> None:
         "COLIBRI_ALLOW_FAULTS": "true",
         "COLIBRI_NAME": "taken-by-mistake",
     }
-    command = [*COLIBRI, "serve", f"--listen=unix:{tmp_path}/s", "--compute-mode=fp32"]
+    command = [*COLIBRI, "serve", f"--listen=unix:{tmp_path}/s", "--compute-mode=fp32", "--share-cpus"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())

@@ -4,7 +4,7 @@ Model -------dense weights--> DecoderStack ---+
     |                                          Engine --> Generation
     +------gates------> MoeRouter -------------+-------> Router
     |                       |
-    +-----experts---> RemoteExecutor --gRPC--> workers of a LocalLauncher
+    +-----experts---> RemoteExecutor --gRPC--> workers of a Launcher
                       or LocalExecutor, with --workers 0
 """
 
@@ -20,15 +20,16 @@ from pathlib import Path
 from colibri.cli.cluster_options import ClusterOptions
 from colibri.cli.compute_mode import choose_mode
 from colibri.cli.deployment import Deployment
+from colibri.cli.launchers import make_launcher
 from colibri.cli.phases import Phases
 from colibri.cli.pinning_options import PinningOptions
 from colibri.cli.places import Places
 from colibri.cli.progress import Loading
 from colibri.cli.terminal import say
 from colibri.cluster.attached import AttachedWorkers, AttachOptions
+from colibri.cluster.child import ANYWHERE
 from colibri.cluster.desired import Desired
 from colibri.cluster.launch import LaunchOptions
-from colibri.cluster.local import LocalLauncher
 from colibri.cluster.manager import PlacementManager
 from colibri.cluster.pinning_plan import PinningPlan
 from colibri.cluster.topology import discover
@@ -94,7 +95,9 @@ def assemble(
             "--replicas", f"at most {options.workers} (the number of workers)", options.replicas
         )
     places = _places(options.backend, options.threads, options.pinning, log)
-    plan = places.first(options.workers)
+    ray = options.cluster.ray
+    # On other hosts the workers settle their own places.
+    plan = places.first(options.workers if ray is None else 0)
     phases.mark("checkpoint")
 
     with contextlib.ExitStack() as undo:
@@ -106,7 +109,8 @@ def assemble(
                 [f"w{index}" for index in range(options.workers)],
                 options.replicas,
             )
-            launcher = LocalLauncher(
+            launcher = make_launcher(
+                ray,
                 LaunchOptions(
                     model.origin,
                     mode.value,
@@ -122,6 +126,7 @@ def assemble(
                 ),
                 placement,
                 plan.workers,
+                options.replicas,
                 progress=lambda worker, done, total, nbytes: loading.update(f"worker {worker}", done, total),
                 milestone=phases.mark,
                 log=log,
@@ -171,7 +176,7 @@ def assemble(
             manager = PlacementManager(
                 launcher,
                 Desired.of(placement, options.replicas),
-                places.joining,
+                places.joining if ray is None else lambda present, count: [ANYWHERE] * count,
                 log=log,
             )
             undo.callback(manager.close)

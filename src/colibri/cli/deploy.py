@@ -16,6 +16,8 @@ from colibri.cli.settings import CONFIG, CONFIG_VARIABLE
 if TYPE_CHECKING:
     from colibri.cluster.ray.head import ServerState
 
+#: First line of --follow: a shell may have said something before.
+FOLLOWING = "what the server says:"
 ABOUT = """
 Run by the start commands of cluster.yaml on the head; `colibri up` and `colibri down` run it over there. What is
 served is what the options of `serve` in --config (default: ~/colibri.yaml) say, with --launcher ray. Without --follow
@@ -25,6 +27,8 @@ it returns at once.
 _FILE = "~/colibri.yaml"
 _ASK_S = 10.0
 _POLL_S = 0.25
+#: Failed ones, after which --follow does not wait for another.
+_STARTS = 3
 #: Ray restarts the server's actor when the server has ended.
 _RESTART_S = 60.0
 
@@ -91,12 +95,14 @@ def _start(args: argparse.Namespace) -> int:
 
 
 def _follow(wait_s: float) -> int:
-    """Its log from the last start on stderr, its ready line on stdout."""
+    """Its log from the last start on stderr, its ready line on stdout. Raises ColibriError when that is in vain."""
     from colibri.cli.terminal import say
+    from colibri.cluster.ray.head import ENDED
     from colibri.errors import ColibriError, DeadlineExpired
 
     until = time.monotonic() + wait_s
-    offset, told, silent_since = 0, False, time.monotonic()
+    offset, told, silent_since, ends = 0, False, time.monotonic(), 0
+    say(FOLLOWING)
     while True:
         try:
             actor = _actor()
@@ -116,6 +122,11 @@ def _follow(wait_s: float) -> int:
             lines, told = lines[starts[-1] :] if starts else lines, True
         for line in lines:
             say(line)
+            ends += ENDED in line
+        if ends >= _STARTS:
+            raise ColibriError(
+                f"{ends} starts of the server have failed, and Ray starts it again (log: {state.log})"
+            )
         if state.phase == "serving":
             print(json.dumps({"target": state.target, "pid": state.pid, "log": state.log}), flush=True)
             return 0

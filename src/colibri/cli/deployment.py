@@ -78,9 +78,10 @@ class Deployment:
         lines = [f"coordinator      {isa}, {self.backend.threads} threads, {mode}{weights}"]
         for status in () if self.launcher is None else self.launcher.status():
             shared = ", OVERSUBSCRIBED" if status.oversubscribed else ""
+            node = f"memory of node {status.numa_node}, " if status.numa_node >= 0 else ""
             lines.append(
                 f"worker {status.name:<9} {status.isa}, {status.pin.threads} threads, pid {status.pid}, "
-                f"CPUs {format_cpu_list(status.cpus_allowed)}, {status.experts} experts, "
+                f"CPUs {format_cpu_list(status.cpus_allowed)}, {node}{status.experts} experts, "
                 f"{size(status.weight_bytes)}{shared}"
             )
         return lines

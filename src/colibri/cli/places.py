@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from colibri.cli.pinning_options import PinningOptions
+from colibri.cli.pinning_options import AUTO, PinningOptions
 from colibri.cluster.pinning_check import Measure, check_place
 from colibri.cluster.pinning_plan import PinningPlan, Wanted, WorkerPlace, plan_joining, plan_pinning
 from colibri.cluster.topology import Topology
@@ -48,10 +48,10 @@ class Places:
             ("--numa-node", self._options.numa_nodes),
             ("--cpu-threads", self._options.cpu_threads),
         ):
+            if workers == 0 and any(value is not None for value in values):
+                raise ConfigError(name, "auto, where this process starts no workers", _spelled(values))
             if len(values) not in (1, workers):
-                raise ConfigError(
-                    name, f"one value, or one for each of {workers} workers", f"{len(values)} values"
-                )
+                raise ConfigError(name, f"one value, or one for each of {workers} workers", _spelled(values))
         wanted = self._wanted(0, workers)
         plan = when_free(
             self._claims,
@@ -104,6 +104,10 @@ def when_free(
             if not taken or clock() >= until:
                 raise
         sleep(_POLL_S)
+
+
+def _spelled(values: Sequence[int | None]) -> str:
+    return ",".join(AUTO if value is None else str(value) for value in values)
 
 
 def _each(values: Sequence[int | None], first: int, count: int) -> tuple[int | None, ...]:

@@ -26,6 +26,7 @@ _COLUMNS = (
     "life",
     "pid",
     "CPUs",
+    "node",
     "experts",
     "weights",
     "rows",
@@ -117,7 +118,8 @@ def _table(reply: pb.ClusterStatusReply) -> list[str]:
                 worker.link or "-",
                 str(worker.incarnation),
                 str(worker.pid),
-                format_cpu_list(worker.cpus) or "-",
+                format_cpu_list(worker.cpus) + (" shared" if worker.oversubscribed else "") or "-",
+                _node(worker),
                 str(worker.experts),
                 size(worker.weight_bytes),
                 str(worker.rows_done),
@@ -134,6 +136,9 @@ def _table(reply: pb.ClusterStatusReply) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
     lines += [f"{worker.name}: {text}" for worker in reply.workers if (text := _arrival(worker))]
+    lines += [
+        f"{worker.name}: CROSSES NUMA NODES: {worker.crossing}" for worker in reply.workers if worker.crossing
+    ]
     lines += [f"{worker.name}: {worker.last_error}" for worker in reply.workers if worker.last_error]
     return lines
 
@@ -148,6 +153,15 @@ def _arrival(worker: pb.WorkerInfo) -> str:
     if worker.bytes_fetched:
         parts.append(f"{size(worker.bytes_fetched)} fetched")
     return ", ".join(parts)
+
+
+def _node(worker: pb.WorkerInfo) -> str:
+    """Of its memory; with shares where its weights lie elsewhere."""
+    pages = {item.node: item.pages for item in worker.weight_pages if item.node >= 0}
+    if not pages or set(pages) == {worker.numa_node}:
+        return str(worker.numa_node) if worker.numa_node >= 0 else "-"
+    total = sum(pages.values())
+    return " ".join(f"{node}:{100 * count // total}%" for node, count in sorted(pages.items()))
 
 
 def _milliseconds(microseconds: float) -> str:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from colibri.cli.deploy import FOLLOWING
 from colibri.cli.parser import number
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         left() + 30.0,
         "colibri deploy --follow",
         env=env,
-        heard=lambda line: _relay(line, begun, args.verbose),
+        heard=_Relay(begun, args.verbose),
     )
     ready = _ready(out)
     address = _reachable(ready["target"], cluster)
@@ -101,13 +102,20 @@ def make_token(cluster: ClusterFile) -> None:
     say(f"made {token}, by which Ray's processes know each other")
 
 
-def _relay(line: str, begun: float, verbose: bool) -> None:
-    from colibri.cli.terminal import say
+class _Relay:
+    """Tells what the server says, once it is that which is heard."""
 
-    text = _ANSI.sub("", line)
-    noise = re.match(r"\d{4}-\d\d-\d\d |Shared connection|Warning: |\{|---", text)
-    if verbose or noise is None:
-        say(f"{time.monotonic() - begun:6.1f} s  {text}")
+    def __init__(self, begun: float, verbose: bool) -> None:
+        self._begun = begun
+        self._open = verbose
+
+    def __call__(self, line: str) -> None:
+        from colibri.cli.terminal import say
+
+        text = _ANSI.sub("", line)
+        if self._open and not text.startswith(("{", "Shared connection")):
+            say(f"{time.monotonic() - self._begun:6.1f} s  {text}")
+        self._open = self._open or FOLLOWING in text
 
 
 def _ready(out: str) -> dict[str, str]:

@@ -157,14 +157,14 @@ def test_divided_experts(case: tuple[GateResult, Division, int], seed: int) -> N
 
 
 def test_any_first_rows_of_a_divided_expert_are_divided_as_planned() -> None:
-    table = OwnerTable.of_division((((4, 160), (1, 64), (2, 32)), ((3, PARTS),)), 5)
+    table = OwnerTable.of_division((((4, 640), (1, 256), (2, 128)), ((3, PARTS),)), 5)
     assert table.owners == (NOBODY, 3)
     line = np.array(table.divided[0])
     assert line[0] == 4
     for rows in range(1, PARTS + 1):
-        for worker, parts in ((4, 160), (1, 64), (2, 32)):
-            assert abs(np.count_nonzero(line[:rows] == worker) - rows * parts / PARTS) <= 4
-    assert [np.count_nonzero(line == w) for w in (4, 1, 2)] == [160, 64, 32]
+        for worker, parts in ((4, 640), (1, 256), (2, 128)):
+            assert abs(np.count_nonzero(line[:rows] == worker) - rows * parts / PARTS) <= 5
+    assert [np.count_nonzero(line == w) for w in (4, 1, 2)] == [640, 256, 128]
 
 
 def assert_same_plan(a: LayerPlan, b: LayerPlan) -> None:

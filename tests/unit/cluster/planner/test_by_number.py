@@ -1,3 +1,5 @@
+"""Plans where loads are not known: numbers of experts, evened out with few moves."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -8,9 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colibri.cluster.holders import Holders, as_placement, copies, held_by, holders_of
-from colibri.cluster.rebalance import rebalance
+from colibri.cluster.planner.plan import plan
+from colibri.cluster.planner.problem import Problem, Worker
 from colibri.errors import InvalidInput
 from colibri.placement import spread
+
+
+def rebalance(
+    holders: Holders,
+    workers: list[str],
+    replicas: int,
+    pinned: set[tuple[int, int]] | None = None,
+    *,
+    even: bool = True,
+) -> Holders:
+    copies_wanted = min(replicas, len(workers)) or replicas
+    known = tuple(Worker(name) for name in workers)
+    return plan(Problem(known, holders, copies_wanted, pinned=frozenset(pinned or ()), even=even)).holders
 
 
 def made(layers: int, experts: int, workers: int, replicas: int = 1) -> Holders:

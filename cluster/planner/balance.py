@@ -1,0 +1,357 @@
+"""Evened out by load, layer by layer, since a layer's workers are waited for together.
+
+First for nothing: among the holders that there are. Where that leaves a worker with too much, copies: of an expert that
+a most loaded worker answers for, on a least loaded one, so large a part of it as levels one of the two. Each copy so
+settles a worker, and W workers need at most W - 1. Where no worker has room for a copy, two workers exchange experts. A
+layer's copies are kept as far as they are worth their bytes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from colibri.cluster.planner.layout import Layout
+from colibri.cluster.planner.problem import Loads
+from colibri.sharing import SLACK, Levelling
+
+#: Hosts of least loaded workers that are looked at for a copy, and for an exchange.
+_TAKERS, _PARTNERS = 512, 4
+#: Copies and exchanges of a layer, at most, for each worker and each expert.
+_STEPS = 4
+#: A layer whose slowest worker would be quicker by less, of the mean, is left as it is: divisions differ by SLACK.
+_LEAST_GAIN = 0.015
+#: A whole expert is moved rather than divided, if it is at least so much of what is to be settled.
+_WHOLE = 0.5
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one copy or exchange did, to be undone: (expert, worker) and (layer, expert, worker) of holders; shifts: of
+    load that had been made before it. ratio: the layer's, after it."""
+
+    shifts: int
+    added: list[tuple[int, int]] = field(default_factory=list)
+    dropped: list[tuple[int, int, int]] = field(default_factory=list)
+    ratio: float = 0.0
+
+
+def balance(layout: Layout, loads: Loads) -> list[Levelling]:
+    """Adds, moves and drops copies. Returns each layer's division as reckoned with."""
+    workers = list(range(len(layout.names)))
+    levels = []
+    for holders, layer_loads in zip(layout.holders, loads, strict=True):
+        level = Levelling(holders, layer_loads, layout.speeds, workers)
+        level.assign(divided=True)
+        level.settle()
+        levels.append(level)
+    spares = _Spares(layout, levels)
+    order = sorted(range(len(levels)), key=lambda layer: -_excess(levels[layer]))
+    for layer in order:
+        if levels[layer].ratio() > layout.problem.trigger:
+            _Settling(layout, levels, spares, layer).run()
+    return levels
+
+
+def _excess(level: Levelling) -> float:
+    return max((level.load[w] - level.even[w] for w in level.workers), default=0.0)
+
+
+class _Spares:
+    """Copies that nobody needs: beyond the wanted ones, and their worker answers for nothing of them."""
+
+    def __init__(self, layout: Layout, levels: list[Levelling]) -> None:
+        self._layout = layout
+        self._levels = levels
+        self._of: list[list[tuple[int, int]]] = [[] for _ in layout.names]
+        for layer, experts in enumerate(layout.holders):
+            for expert, holders in enumerate(experts):
+                if len(holders) > layout.wanted(layer, expert):
+                    for worker in holders:
+                        if worker not in levels[layer].pieces[expert]:
+                            self._of[worker].append((layer, expert))
+
+    def offer(self, layer: int, expert: int, worker: int) -> None:
+        """It answers for it no longer."""
+        self._of[worker].append((layer, expert))
+
+    def take(self, worker: int) -> tuple[int, int] | None:
+        """One that can go, the latest offered."""
+        layout, found = self._layout, self._of[worker]
+        while found:
+            layer, expert = found.pop()
+            if (
+                worker in layout.holders[layer][expert]
+                and worker not in self._levels[layer].pieces[expert]
+                and len(layout.holders[layer][expert]) > layout.wanted(layer, expert)
+                and (layer, expert) not in layout.problem.pinned
+            ):
+                return layer, expert
+        return None
+
+
+class _Settling:
+    """One layer's copies."""
+
+    def __init__(self, layout: Layout, levels: list[Levelling], spares: _Spares, layer: int) -> None:
+        self._layout = layout
+        self._levels = levels
+        self._level = level = levels[layer]
+        self._spares = spares
+        self._layer = layer
+        self._steps: list[_Step] = []
+        # An expert is on a host once: what all hosts together can take of the hottest may be less than an even part.
+        widest: dict[int, float] = {}
+        for host, speed in zip(layout.hosts, layout.speeds, strict=True):
+            widest[host] = max(speed, widest.get(host, 0.0))
+        least = max(level.loads) / sum(widest.values()) * sum(layout.speeds) / sum(level.loads)
+        self._least = max(1.0, least)
+        self._even = [self._least * even for even in level.even]
+        #: -load / even part, and load - even part: some out of date.
+        self._over = [(-level.load[w] / self._even[w], w) for w in level.workers if self._even[w]]
+        self._under: list[list[tuple[float, int, int]]] = [[] for _ in range(1 + max(layout.hosts))]
+        for w in level.workers:
+            self._under[layout.hosts[w]].append((level.load[w] - self._even[w], layout.counts[w], w))
+        for heap in self._under:
+            heapq.heapify(heap)
+        self._hosts = [(*heap[0][:2], host) for host, heap in enumerate(self._under) if heap]
+        heapq.heapify(self._over)
+        heapq.heapify(self._hosts)
+        #: By expert: the host of each of its copies.
+        self._on_hosts = [{layout.hosts[w]: w for w in holders} for holders in layout.holders[layer]]
+        self._goal = layout.problem.goal
+
+    def run(self) -> None:
+        level, problem = self._level, self._layout.problem
+        before = level.ratio() / self._least
+        level.journal = []
+        most = _STEPS * (len(level.workers) + len(level.loads))
+        while len(self._steps) < most and (worker := self._fullest()) is not None:
+            step = self._settle_some(worker)
+            if step is None:
+                break
+            step.ratio = -self._top()
+            self._steps.append(step)
+        time = self._least * sum(level.load) / sum(self._layout.speeds)
+        best, kept, loads = _LEAST_GAIN * time, 0, 0
+        for number, step in enumerate(self._steps, 1):
+            loads += len(step.added)
+            gain = (before - step.ratio) * time - problem.cost_per_byte * problem.expert_bytes * loads
+            if gain > best:
+                best, kept = gain, number
+        for step in reversed(self._steps[kept:]):
+            self._undo(step)
+        level.journal = None
+
+    def _top(self) -> float:
+        """-1 x the largest of load / even part; heap entries that are out of date go."""
+        level, over = self._level, self._over
+        while over and -over[0][0] != level.load[over[0][1]] / self._even[over[0][1]]:
+            heapq.heappop(over)
+        return over[0][0] if over else -1.0
+
+    def _fullest(self) -> int | None:
+        return self._over[0][1] if -self._top() > self._goal else None
+
+    def _emptiest(self) -> int | None:
+        """The worker that lacks most, of those the one that holds least; its host is off the heap until it is
+        `_back`."""
+        while self._hosts:
+            *lack, host = heapq.heappop(self._hosts)
+            entry = self._best_of(host)
+            if entry is None:
+                continue
+            if list(entry[:2]) == lack:
+                return entry[2] if entry[0] < 0 else None
+            heapq.heappush(self._hosts, (*entry[:2], host))
+        return None
+
+    def _best_of(self, host: int) -> tuple[float, int, int] | None:
+        level, heap = self._level, self._under[host]
+        while heap and heap[0][0] != level.load[heap[0][2]] - self._even[heap[0][2]]:
+            heapq.heappop(heap)
+        return heap[0] if heap else None
+
+    def _back(self, workers: Iterable[int]) -> None:
+        for host in {self._layout.hosts[worker] for worker in workers}:
+            entry = self._best_of(host)
+            if entry is not None:
+                heapq.heappush(self._hosts, (*entry[:2], host))
+
+    def _touched(self, *workers: int) -> None:
+        level = self._level
+        for worker in workers:
+            if self._even[worker]:
+                heapq.heappush(self._over, (-level.load[worker] / self._even[worker], worker))
+            entry = (level.load[worker] - self._even[worker], self._layout.counts[worker], worker)
+            heapq.heappush(self._under[self._layout.hosts[worker]], entry)
+
+    def _settle_some(self, source: int) -> _Step | None:
+        """Less for `source`: for nothing where earlier steps have made that possible; by a copy; or, since all that
+        could take something hold it already and have enough, by one of them giving away of its other experts, and
+        taking more in turn."""
+        level = self._level
+        for expert in level.on[source]:
+            for holder in level.holders[expert]:
+                if holder != source and self._lacks(holder):
+                    free = _Step(len(level.journal or ()))
+                    self._pull(source, holder, {holder: (source, expert)})
+                    return free
+        excess = level.load[source] - self._even[source]
+        step = self._copy_from(source, excess)
+        if step is not None:
+            return step
+        came = level.reach(source)
+        for giver in came:
+            if giver == source:
+                continue
+            step = _Step(len(level.journal or ())) if self._lacks(giver) else self._copy_from(giver, excess)
+            if step is not None:
+                self._pull(source, giver, came)
+                return step
+        return self._swap(source)
+
+    def _lacks(self, worker: int) -> bool:
+        level = self._level
+        return level.load[worker] < self._even[worker] * (1 - SLACK)
+
+    def _pull(self, source: int, target: int, came: Mapping[int, tuple[int, int]]) -> None:
+        level = self._level
+        chain, worker = [target], target
+        while worker != source:
+            worker = came[worker][0]
+            chain.append(worker)
+        room = self._even[target] * self._goal - level.load[target]
+        level.pull(source, target, came, max(0.0, min(level.load[source] - self._even[source], room)))
+        self._touched(*chain)
+        self._back(chain)
+
+    def _copy_from(self, source: int, excess: float) -> _Step | None:
+        level, layout = self._level, self._layout
+        pieces = sorted(((level.pieces[e][source], -e) for e in level.on[source]), reverse=True)
+        seen: list[int] = []
+        while len(seen) < _TAKERS and (target := self._emptiest()) is not None:
+            if not self._has_room(target):
+                heapq.heappop(self._under[layout.hosts[target]])  # nor will it have any for this layer
+                self._back([target])
+                continue
+            seen.append(target)
+            amount = min(excess, self._even[target] - level.load[target])
+            expert = None if target == source else self._choose(pieces, source, target, amount)
+            if expert is None:
+                continue
+            step = _Step(len(level.journal or ()))
+            piece = level.pieces[expert][source]
+            neighbours = layout.hosts[source] == layout.hosts[target]
+            whole = neighbours or piece <= amount * (1 + SLACK)
+            self._make_room(target, step)
+            self._add(expert, target, step)
+            level.shift(expert, source, target, piece if whole else amount)
+            if neighbours:
+                self._drop(self._layer, expert, source, step)
+            elif whole and len(layout.holders[self._layer][expert]) > layout.wanted(self._layer, expert):
+                self._spares.offer(self._layer, expert, source)
+            self._touched(source, target)
+            self._back([source, *seen])
+            return step
+        self._back(seen)
+        return None
+
+    def _choose(self, pieces: list[tuple[float, int]], source: int, target: int, amount: float) -> int | None:
+        """The largest piece that goes as a whole, if it settles enough; else the largest one, to be divided."""
+        host, largest, load = self._layout.hosts[target], None, self._level.load
+        neighbours = host == self._layout.hosts[source]
+        for piece, number in pieces:
+            expert = -number
+            if piece <= 0 or self._on_hosts[expert].get(host, source) != source or self._is_pinned(expert):
+                continue
+            if piece <= amount * (1 + SLACK):
+                return expert if largest is None or piece >= _WHOLE * amount else largest
+            # Between neighbours nothing is divided: it is better off there as a whole, or it stays.
+            if largest is None and (not neighbours or load[target] + piece < load[source] * (1 - SLACK)):
+                largest = expert
+        return largest
+
+    def _is_pinned(self, expert: int) -> bool:
+        return (self._layer, expert) in self._layout.problem.pinned
+
+    def _swap(self, source: int) -> _Step | None:
+        """Two workers without room exchange an expert each, whole."""
+        level, layer = self._level, self._layer
+        excess = level.load[source] - self._even[source]
+        best: tuple[float, int, int, int] | None = None
+        mine = [(level.pieces[e][source], e) for e in level.on[source]]
+        seen: list[int] = []
+        while len(seen) < _PARTNERS and (target := self._emptiest()) is not None:
+            seen.append(target)
+            want = min(excess, self._even[target] - level.load[target])
+            theirs = [(level.pieces[e][target], e) for e in level.on[target]]
+            for piece, expert in mine:
+                if not self._can_swap(expert, source, target):
+                    continue
+                for other_piece, other in theirs:
+                    gain = piece - other_piece
+                    if 0 < gain < 2 * want and self._can_swap(other, target, source):
+                        miss = abs(gain - want)
+                        if best is None or miss < best[0]:
+                            best = miss, expert, other, target
+            if best is not None and best[0] < want:
+                break
+        self._back(seen)
+        if best is None:
+            return None
+        _, expert, other, target = best
+        step = _Step(len(level.journal or ()))
+        for number, giver, taker in ((expert, source, target), (other, target, source)):
+            self._add(number, taker, step)
+            level.shift(number, giver, taker, level.pieces[number][giver])
+            self._drop(layer, number, giver, step)
+        self._touched(source, target)
+        self._back([source, target])
+        return step
+
+    def _can_swap(self, expert: int, giver: int, taker: int) -> bool:
+        """Where the giver's copy goes."""
+        host = self._layout.hosts[taker]
+        return self._on_hosts[expert].get(host, giver) == giver and not self._is_pinned(expert)
+
+    def _has_room(self, worker: int) -> bool:
+        layout = self._layout
+        if layout.counts[worker] < layout.limits[worker]:
+            return True
+        spare = self._spares.take(worker)
+        if spare is None:
+            return False
+        self._spares.offer(*spare, worker)
+        return True
+
+    def _make_room(self, worker: int, step: _Step) -> None:
+        if self._layout.counts[worker] >= self._layout.limits[worker]:
+            spare = self._spares.take(worker)
+            if spare is not None:
+                self._drop(*spare, worker, step)
+
+    # What can be undone
+
+    def _add(self, expert: int, worker: int, step: _Step) -> None:
+        self._layout.add(self._layer, expert, worker)
+        self._level.add_holder(expert, worker)
+        self._on_hosts[expert][self._layout.hosts[worker]] = worker
+        step.added.append((expert, worker))
+
+    def _drop(self, layer: int, expert: int, worker: int, step: _Step) -> None:
+        self._layout.drop(layer, expert, worker)
+        if layer == self._layer and self._on_hosts[expert].get(self._layout.hosts[worker]) == worker:
+            del self._on_hosts[expert][self._layout.hosts[worker]]
+        self._levels[layer].holders[expert].remove(worker)
+        step.dropped.append((layer, expert, worker))
+
+    def _undo(self, step: _Step) -> None:
+        for layer, expert, worker in reversed(step.dropped):
+            self._layout.add(layer, expert, worker)
+            self._levels[layer].holders[expert].append(worker)
+        self._level.undo(step.shifts)
+        for expert, worker in reversed(step.added):
+            self._layout.drop(self._layer, expert, worker)
+            self._level.holders[expert].remove(worker)
