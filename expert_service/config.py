@@ -14,8 +14,8 @@ from colibri.transport.address import parse_address
 class WorkerConfig:
     """Raises ConfigError, naming the field, for a value out of range.
 
-    model: folder of the checkpoint or pack, or a pack's URL, the only place experts come from. name, incarnation: who this is; the
-    pair is never reused. listen: "unix:/path" or "host:port" (port 0: a free one). compute_mode: 'fp32' or
+    model: folder of the checkpoint or pack, or a pack's URL, the only place experts come from. name, incarnation: who
+    this is; the pair is never reused. listen: "unix:/path" or "host:port" (port 0: a free one). compute_mode: 'fp32' or
     'bf16'. backend, threads, isa: as in colibri.kernels.factory.make_backend. cpus: CPUs to run on (none: as
     inherited). numa_node: node for weights (-1: as inherited). oversubscribed: the CPUs are another worker's,
     too: claimed together with others, and reported. crossing: what is to be reported of CPUs and memory that lie on
