@@ -65,7 +65,8 @@ def take_seat(
             return Seat(index, lock)
         if clock() >= until:
             raise Busy(
-                f"all {seats} seats of this host are taken, by pids {', '.join(_owners(folder, seats))}"
+                f"seats: expected a free one of {len(indices)} on this host, got all taken, by processes "
+                f"{', '.join(_owners(folder, indices))}"
             )
         sleep(_AGAIN_S)
 
