@@ -7,19 +7,23 @@ constructor, and with it the pinning, anew. It dies with its worker's launcher, 
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from colibri.cluster.child import Ready, WorkerProcess, describe_end
 from colibri.cluster.launch import LaunchOptions, worker_command
-from colibri.cluster.pinning_plan import Wanted, WorkerPlace, plan_pinning
-from colibri.cluster.ray.seats import Seat, seat_folder, take_seat
+from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.cluster.ray.options import Seating
+from colibri.cluster.ray.seats import Seat, seat_folder, seat_places, take_seat
 from colibri.cluster.ray.session import Host, this_host
 from colibri.cluster.topology import discover
 from colibri.errors import ColibriError
-from colibri.expert_service.pinning import bind_memory, pin_cpus
+from colibri.expert_service.cpu_claims import host_claims
+from colibri.expert_service.pinning import bind
 
 #: A predecessor's seat is free when the kernel has ended it.
 _SEAT_S = 10.0
@@ -43,16 +47,18 @@ class Ended:
 
 
 class WorkerActor:
-    """Of the worker `name`, on whichever host this runs; folder: of its seats.
+    """Of the worker `name`, on whichever host this runs; seating: of the host's workers; folder: of their locks.
 
     Raises ColibriError where there is no seat or the kernel does not let it be pinned: Ray does not restart that.
     """
 
-    def __init__(self, name: str, options: LaunchOptions, folder: Path | None = None) -> None:
+    def __init__(
+        self, name: str, options: LaunchOptions, seating: Seating, folder: Path | None = None
+    ) -> None:
         # Ray pins nothing, and what a former instance pinned is gone with it. Before anything else: threads and memory
         # that come later stay where this puts them.
-        host, seats = this_host()
-        self._seat, self._place = _sit_down(seats, options, folder)
+        host, seats, gpus = this_host()
+        self._seat, self._place = _sit_down(seats, seating, gpus, folder)
         self._name = name
         self._options = options
         self._host = host
@@ -134,13 +140,14 @@ class WorkerActor:
         process.wait_exit()
 
 
-def _sit_down(seats: int, options: LaunchOptions, folder: Path | None) -> tuple[Seat, WorkerPlace]:
-    plan = plan_pinning(discover(), Wanted(workers=seats, share=True))
-    seat = take_seat(seats, seat_folder(folder), _SEAT_S)
-    place = plan.workers[seat.index]
-    pin_cpus(place.cpus)
-    bind_memory(place.numa_node)
-    return seat, place
+def _sit_down(
+    seats: int, seating: Seating, gpus: Sequence[int], folder: Path | None
+) -> tuple[Seat, WorkerPlace]:
+    """gpus: those that Ray gave, by their order on the PCI bus: the seat is that beside the first of them."""
+    places = seat_places(discover(), seats, seating, gpus=bool(gpus))
+    seat = take_seat(gpus[:1] or range(seats), seat_folder(folder), _SEAT_S)
+    bind(places[seat.index], host_claims(os.environ))
+    return seat, places[seat.index]
 
 
 def _listen(address: str) -> str:

@@ -155,7 +155,7 @@ class Actors:
             max_task_retries=0,
             max_concurrency=_CONCURRENCY,
             scheduling_strategy=self._places.strategy(name),
-        ).remote(name, _travelling(self._options))
+        ).remote(name, _travelling(self._options), self._ray.seating)
 
 
 def _travelling(options: LaunchOptions) -> LaunchOptions:

@@ -37,7 +37,8 @@ _OURS = "colibri.cli.main"
 #: In the environment of whatever a process of Ray has started.
 _FROM_RAY = b"RAY_RAYLET_PID="
 _SOCKETS = ("ray/session_*/sockets/*", "colibri-run-*")
-_SHARED = ("plasma*", "ray*", "colibri*")
+#: What workers share with routers has no name; the lock file of the host's CPU claims is no memory and stays.
+_SHARED = ("plasma*", "ray*")
 _SAID = 120
 _END_S = 5.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from colibri.errors import InvalidInput
 
@@ -19,11 +19,24 @@ class Spread(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Seating:
+    """What each host's plan for its workers is asked for, as on the command line: numa_nodes and cpu_threads are one
+    value for all workers of a host or one for each, None: auto; threads: for which cpu_threads say nothing; share: they
+    may have the same CPUs."""
+
+    numa_nodes: tuple[int | None, ...] = (None,)
+    cpu_threads: tuple[int | None, ...] = (None,)
+    threads: int | None = None
+    share: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RayOptions:
     """address: as in ray.init ('auto': the cluster that this host belongs to). place_s: seconds until a shortage of
     places is reported. hosts: that the workers of the start must at least be spread over. gpus: of each worker."""
 
     address: str = "auto"
+    seating: Seating = field(default_factory=Seating)
     spread: Spread = Spread.HOSTS
     hosts: int = 1
     gpus: int = 0

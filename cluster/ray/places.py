@@ -119,13 +119,13 @@ class Places:
             by_host: dict[str, list[int]] = defaultdict(list)
             for bundle, node in sorted(table.items()):
                 by_host[hosts.get(node, node)].append(bundle)
-            self._bundles = dict(zip(self._start, interleave(list(by_host.values())), strict=True))
             if len(by_host) < self._options.hosts:
                 raise DeadlineExpired(
                     f"replicas on {self._options.hosts} different hosts were asked for, and Ray put all workers on "
                     f"{len(by_host)}: {', '.join(by_host)}",
                     peer="ray",
                 )
+            self._bundles = dict(zip(self._start, interleave(list(by_host.values())), strict=True))
 
 
 def interleave(lists: list[list[int]]) -> list[int]:

@@ -2,7 +2,8 @@
 
 A host with N places has N seats, each a lock file; who holds the lock has the seat's share of the host's pinning
 plan, and the kernel takes the lock from a process that ends. So workers of one host never share cores, whichever of
-them Ray starts first, and again after any restart.
+them Ray starts first, and again after any restart. What keeps workers of several deployments apart are the CPU claims
+(`expert_service.cpu_claims`), which a seat's place is bound with.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from colibri.cluster.pinning_plan import Wanted, WorkerPlace, plan_pinning
+from colibri.cluster.ray.options import Seating
+from colibri.cluster.topology import Topology
 from colibri.deadline import Clock
 from colibri.errors import Busy, ConfigError
 
@@ -39,17 +43,17 @@ def seat_folder(parent: Path | None = None) -> Path:
 
 
 def take_seat(
-    seats: int,
+    indices: Sequence[int],
     folder: Path,
     wait_s: float,
     clock: Clock = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Seat:
-    """The first free one of `seats`. Raises Busy when none is free within `wait_s`: a predecessor may still be
+    """The first free one of those. Raises Busy when none is free within `wait_s`: a predecessor may still be
     ending."""
     until = clock() + wait_s
     while True:
-        for index in range(seats):
+        for index in indices:
             lock = os.open(folder / f"seat-{index}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,10 +65,27 @@ def take_seat(
             return Seat(index, lock)
         if clock() >= until:
             raise Busy(
-                f"all {seats} seats of this host are taken, by pids {', '.join(_owners(folder, seats))}"
+                f"seats: expected a free one of {len(indices)} on this host, got all taken, by processes "
+                f"{', '.join(_owners(folder, indices))}"
             )
         sleep(_AGAIN_S)
 
 
-def _owners(folder: Path, seats: int) -> Sequence[str]:
-    return [(folder / f"seat-{index}").read_text().strip() or "?" for index in range(seats)]
+def seat_places(topology: Topology, seats: int, seating: Seating, *, gpus: bool) -> tuple[WorkerPlace, ...]:
+    """The place of each seat: the same plan in every process of a host. Raises as plan_workers."""
+    wanted = Wanted(
+        seats,
+        _each(seating.numa_nodes, seats),
+        _each(seating.cpu_threads, seats),
+        gpus=gpus,
+        share=seating.share,
+    )
+    return plan_pinning(topology, wanted, seating.threads).workers
+
+
+def _each(values: Sequence[int | None], count: int) -> tuple[int | None, ...]:
+    return tuple(values) * count if len(values) == 1 else tuple(values)
+
+
+def _owners(folder: Path, indices: Sequence[int]) -> Sequence[str]:
+    return [(folder / f"seat-{index}").read_text().strip() or "?" for index in indices]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -69,14 +68,15 @@ def living_nodes() -> list[NodeView]:
     return [_view(node) for node in ray.nodes() if node["Alive"]]
 
 
-def this_host() -> tuple[Host, int]:
-    """Of the actor or driver that asks: its host, and how many workers that takes, at least 1."""
+def this_host() -> tuple[Host, int, list[int]]:
+    """Of the actor that asks: its host, how many workers that takes (at least 1), and the GPUs that Ray gave it."""
     ray = api()
-    node_id = ray.get_runtime_context().get_node_id()
+    context = ray.get_runtime_context()
+    gpus = [int(gpu) for gpu in ray.get_gpu_ids()]
     for node in living_nodes():
-        if node.id == node_id:
-            return node.host, max(1, node.seats)
-    return Host(os.uname().nodename, ray.util.get_node_ip_address()), 1
+        if node.id == context.get_node_id():
+            return node.host, max(1, node.seats), gpus
+    raise ColibriError("Ray does not know the node that this actor runs on", peer="ray")
 
 
 def _view(node: dict[str, Any]) -> NodeView:

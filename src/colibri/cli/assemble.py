@@ -32,6 +32,7 @@ from colibri.cluster.desired import Desired
 from colibri.cluster.launch import LaunchOptions
 from colibri.cluster.manager import PlacementManager
 from colibri.cluster.pinning_plan import PinningPlan
+from colibri.cluster.ray.options import Seating
 from colibri.cluster.topology import discover
 from colibri.coordinator.decoder import DecoderStack
 from colibri.coordinator.decoder_weights import DecoderWeights
@@ -94,9 +95,10 @@ def assemble(
         raise ConfigError(
             "--replicas", f"at most {options.workers} (the number of workers)", options.replicas
         )
-    places = _places(options.backend, options.threads, options.pinning, log)
     ray = options.cluster.ray
     # On other hosts the workers settle their own places.
+    pinning = options.pinning if ray is None else PinningOptions()
+    places = _places(options.backend, options.threads, pinning, log)
     plan = places.first(options.workers if ray is None else 0)
     phases.mark("checkpoint")
 
@@ -127,6 +129,7 @@ def assemble(
                 placement,
                 plan.workers,
                 options.replicas,
+                _seating(options),
                 progress=lambda worker, done, total, nbytes: loading.update(f"worker {worker}", done, total),
                 milestone=phases.mark,
                 log=log,
@@ -247,11 +250,21 @@ def assemble_router(
     return RouterParts(router, model.model_hash(), numerics.id, directory.current().placement.workers)
 
 
+def _seating(options: DeploymentOptions) -> Seating:
+    """The same wishes, for the workers of each host of a cluster."""
+    pinning = options.pinning
+    threads = _threads(options.backend, options.threads)
+    return Seating(pinning.numa_nodes, pinning.cpu_threads, threads, pinning.share)
+
+
 def _places(backend: str, threads: int | None, options: PinningOptions, log: Callable[[str], None]) -> Places:
     """Plans for any number of workers on the machine as this process may use it now. The reference backend has one
     thread."""
-    share = 1 if backend == "reference" and threads is None else threads
-    return Places(discover(), options, share, host_claims(os.environ), log)
+    return Places(discover(), options, _threads(backend, threads), host_claims(os.environ), log)
+
+
+def _threads(backend: str, threads: int | None) -> int | None:
+    return 1 if backend == "reference" and threads is None else threads
 
 
 def _open_backend(name: str, plan: PinningPlan) -> Backend:

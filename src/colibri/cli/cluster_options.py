@@ -118,7 +118,7 @@ def ray_options(args: argparse.Namespace) -> RayOptions | None:
     ):
         if value:
             raise ConfigError(name, "what goes with --launcher ray", "a value that does not")
-    return RayOptions(args.ray_address, Spread(args.spread), place_s=args.place_timeout)
+    return RayOptions(args.ray_address, spread=Spread(args.spread), place_s=args.place_timeout)
 
 
 def cluster_options(args: argparse.Namespace) -> ClusterOptions:

@@ -10,7 +10,7 @@ from colibri.cluster.launch import LaunchOptions
 from colibri.cluster.launcher import Launcher
 from colibri.cluster.local import LocalLauncher
 from colibri.cluster.pinning_plan import WorkerPlace
-from colibri.cluster.ray.options import RayOptions
+from colibri.cluster.ray.options import RayOptions, Seating
 from colibri.placement import Placement
 
 
@@ -20,16 +20,17 @@ def make_launcher(
     placement: Placement,
     pins: Sequence[WorkerPlace],
     replicas: int,
+    seating: Seating,
     *,
     progress: WorkerProgress,
     milestone: Callable[[str], None],
     log: Callable[[str], None],
 ) -> Launcher:
-    """ray: None: local. pins: of local workers; on other hosts the actors settle them. replicas: an expert's, on so
-    many different hosts. Ray is imported only if it is asked for."""
+    """ray: None: local. pins: of local workers; on other hosts the actors settle them, as `seating` asks. replicas: an
+    expert's, on so many different hosts. Ray is imported only if it is asked for."""
     if ray is None:
         return LocalLauncher(options, placement, pins, progress=progress, milestone=milestone, log=log)
     from colibri.cluster.ray.launcher import RayLauncher
 
-    hosts = replace(ray, hosts=replicas)
-    return RayLauncher(options, placement, hosts, progress=progress, milestone=milestone, log=log)
+    ray = replace(ray, hosts=replicas, seating=seating, gpus=int(options.backend == "cuda"))
+    return RayLauncher(options, placement, ray, progress=progress, milestone=milestone, log=log)

@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    security = server_security(args)
     from colibri.cli.assemble import assemble_router
     from colibri.cli.listen import check_free
     from colibri.cli.progress import Loading
@@ -54,7 +55,6 @@ def run(args: argparse.Namespace) -> int:
     from colibri.transport.link import LinkKind
     from colibri.transport.options import server_options
 
-    security = server_security(args)
     check_free(args.listen, "--listen", security)
     plane = plane_security(args)
     with contextlib.ExitStack() as stack:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,10 +42,10 @@ def add_server_security(parser: argparse.ArgumentParser, *, tokens: bool = True)
 
 
 def server_security(args: argparse.Namespace) -> ServerSecurity:
-    """Raises ConfigError, naming the option."""
+    """Call it before gRPC is imported. Raises ConfigError, naming the option."""
     from colibri.security.server import ServerSecurity
 
-    return ServerSecurity(
+    found = ServerSecurity(
         tls_cert=getattr(args, "tls_cert", None),
         tls_key=getattr(args, "tls_key", None),
         client_ca=getattr(args, "client_ca", None),
@@ -52,6 +53,8 @@ def server_security(args: argparse.Namespace) -> ServerSecurity:
         insecure=args.insecure,
         reflection=_REFLECTION[args.reflection],
     )
+    found.quieten(os.environ)
+    return found
 
 
 def add_plane_security(parser: argparse.ArgumentParser, *, launches: bool) -> None:

@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    security = server_security(args)
     from colibri.cli.assemble import assemble
     from colibri.cli.listen import check_free
     from colibri.cli.phases import Phases, process_age_s
@@ -51,7 +52,6 @@ def run(args: argparse.Namespace) -> int:
 
     if hasattr(args, "parent_pid"):
         die_with_parent(args.parent_pid)
-    security = server_security(args)
     check_free(args.listen, "--listen", security)  # now rather than after a long load
     phases = Phases(process_age_s())
     phases.mark("process start")

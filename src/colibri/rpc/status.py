@@ -61,7 +61,8 @@ def abort(context: grpc.ServicerContext, error: ColibriError) -> NoReturn:
     """Ends the call with the error's status. What strangers must not read is left out of its text."""
     context.set_trailing_metadata(metadata_of(error))
     told = public_text(error.message)
-    if told != error.message:
+    # What a caller itself sent may be quoted in an InvalidInput, and is not worth a line.
+    if told != error.message and not isinstance(error, errors.InvalidInput):
         _log.warning("told as %r: %s", told, error.message)
     text = told.encode()
     if len(text) > _MAX_DETAILS_BYTES:

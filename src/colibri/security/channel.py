@@ -19,7 +19,7 @@ from colibri.security.certificate import KeyPair, read_authorities, read_pair
 from colibri.security.secret_file import Stamp, stamp
 from colibri.security.server_certificates import check_valid
 from colibri.security.tokens import MAX_TOKEN, MIN_TOKEN, is_token, read_token
-from colibri.transport.address import parse_address
+from colibri.transport.address import UnixAddress, parse_address
 from colibri.transport.options import Options
 
 _log = logging.getLogger(__name__)
@@ -83,14 +83,14 @@ class ChannelSecurity:
         credentials = self._credentials()
         if credentials is None:
             return grpc.insecure_channel(target, options=options)
-        return grpc.secure_channel(target, credentials, options=self._named(options))
+        return grpc.secure_channel(target, credentials, options=self._named(target, options))
 
     def open_aio(self, target: str, options: Options) -> grpc.aio.Channel:
         """As `open`, of the running event loop."""
         credentials = self._credentials()
         if credentials is None:
             return grpc.aio.insecure_channel(target, options=options)
-        return grpc.aio.secure_channel(target, credentials, options=self._named(options))
+        return grpc.aio.secure_channel(target, credentials, options=self._named(target, options))
 
     def metadata(self) -> Metadata | None:
         """Of a call: the token, None without one. Raises ConfigError where the file holds none any more."""
@@ -98,6 +98,14 @@ class ChannelSecurity:
         if self.token_file is not None:
             token = _token(self.token_file, stamp(self.token_file))
         return None if token is None else ((AUTHORIZATION, f"Bearer {token}"),)
+
+    def server_name(self, target: str) -> str:
+        """What the server's certificate must be for."""
+        if self.tls_name is not None:
+            return self.tls_name
+        address = parse_address(target, "target")
+        # gRPC would look for a name made of the socket's path.
+        return "localhost" if isinstance(address, UnixAddress) else address.host.strip("[]").partition("%")[0]
 
     def _credentials(self) -> grpc.ChannelCredentials | None:
         if self.tls_ca is None:
@@ -107,10 +115,9 @@ class ChannelSecurity:
             authorities, pair.key if pair else None, pair.certificate if pair else None
         )
 
-    def _named(self, options: Options) -> Options:
-        return (
-            options if self.tls_name is None else [*options, ("grpc.ssl_target_name_override", self.tls_name)]
-        )
+    def _named(self, target: str, options: Options) -> Options:
+        name = self.server_name(target)
+        return [*options, ("grpc.ssl_target_name_override", name)]
 
 
 #: In clear and without a token: what a server of this machine, by default, is reached with.

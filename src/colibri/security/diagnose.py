@@ -70,7 +70,7 @@ def why_no_connection(target: str, security: ChannelSecurity, timeout_s: float =
         return _why_plain_fails(connect)
     authorities, pair = material(security)
     context = client_context(authorities, pair)
-    host = security.tls_name or _host(target)
+    host = security.server_name(target)
     try:
         with connect() as raw, context.wrap_socket(raw, server_hostname=host) as secured:
             secured.sendall(_HELLO)
@@ -140,12 +140,6 @@ def _connect(target: str, timeout_s: float) -> socket.socket:
         found.close()
         raise
     return found
-
-
-def _host(target: str) -> str:
-    address = parse_address(target, "target")
-    # The name that gRPC itself gives to a server behind a unix socket.
-    return "localhost" if isinstance(address, UnixAddress) else address.host.strip("[]").partition("%")[0]
 
 
 def _words(reason: str) -> str:

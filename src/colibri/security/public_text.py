@@ -13,7 +13,7 @@ _METHOD = re.compile(r"/[A-Za-z_][\w]*(?:\.\w+)+/\w+")
 #: A file's name that says what it is and nothing of the machine.
 _FILE = re.compile(r"[\w.-]+\.[A-Za-z]\w*")
 _PEM = re.compile(r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|$)", re.DOTALL)
-_BEARER = re.compile(r"(?i)\b(bearer)\s+[\w.~+/=-]+")
+_BEARER = re.compile(r"(?i)\b(bearer)\s+[\w.~+/=-]{16,}")
 _TOKEN = re.compile(r"\bclb_[\w-]+")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,3 +35,9 @@ class ServerSecurity:
     @property
     def callers_known(self) -> bool:
         return self.tokens is not None or self.client_ca is not None
+
+    def quieten(self, environ: MutableMapping[str, str]) -> None:
+        """gRPC writes a line for each handshake that fails: strangers would fill a log. To be called before gRPC is
+        imported; a level that is set already stays."""
+        if self.tls_cert is not None:
+            environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,7 @@ def test_the_mask_of_the_process_binds_only_who_names_no_cpus(tmp_path: Path) ->
         ({"cpu_threads": 9}, PinningRefused, r"\(9 CPU threads asked for\) on node 0, got 4 free cores of 4"),
     ],
 )
-def test_refusals(two: MachineTree, wish: dict[str, object], error: type[Exception], text: str) -> None:
+def test_refusals(two: MachineTree, wish: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         placed(two, **wish)
 
@@ -136,7 +137,7 @@ def test_one_value_stands_for_all_workers_and_a_list_for_each(two: MachineTree) 
     ],
 )
 def test_options_that_cannot_be_met(
-    two: MachineTree, workers: int, options: dict[str, object], text: str
+    two: MachineTree, workers: int, options: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(ConfigError, match=text):
         planned(two, workers, **options)

@@ -29,6 +29,18 @@ def test_every_option_is_read_somewhere() -> None:
 
 #: Of `serve`, but not of the deployment.
 OF_THE_SERVER = ("help", "model", "config", "listen", "grace", "json", "router_max_rows")
+#: Of both, read together: tests/unit/cli/test_security_options.py.
+SECURITY = (
+    "tls_cert",
+    "tls_key",
+    "client_ca",
+    "tokens",
+    "reflection",
+    "worker_ca",
+    "worker_tls_cert",
+    "worker_tls_key",
+    "worker_tls_name",
+)
 
 
 def serve_parser() -> Parser:
@@ -56,7 +68,7 @@ def another(action: argparse.Action) -> list[str]:
 
 @pytest.mark.parametrize(
     "action",
-    [action for action in serve_parser()._actions if action.dest not in OF_THE_SERVER],
+    [action for action in serve_parser()._actions if action.dest not in (*OF_THE_SERVER, *SECURITY)],
     ids=lambda action: action.dest,
 )
 def test_every_option_of_serve_changes_the_deployment(

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from colibri.errors import ConfigError
+from colibri.errors import ConfigError, PinningRefused
+from colibri.expert_service.cpu_claims import CpuClaims
 from colibri.expert_service.pinning import (
     SAMPLED_PAGES,
+    bind,
     bind_memory,
+    misplaced,
     nodes_of_pages,
     pin_cpus,
+    prefer_memory,
     read_placement,
     sample_pages,
 )
+from colibri.expert_service.read_bandwidth import measure_read_bandwidth
+from tests.support.cpu_holder import holder
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -73,7 +84,7 @@ def test_memory_is_bound_and_read_back() -> None:
 def test_this_module_loads_nothing_heavy() -> None:
     heavy = in_a_process(
         "import json, sys\n"
-        "import colibri.expert_service.worker\n"
+        "import colibri.cli.expert_place, colibri.expert_service.worker\n"
         "print(json.dumps([name for name in ('numpy', 'grpc', 'google.protobuf') if name in sys.modules]))\n"
     )
     assert heavy == []
@@ -86,10 +97,138 @@ def test_cpus_that_do_not_exist() -> None:
     assert os.sched_getaffinity(0) == before
 
 
+@pytest.mark.parametrize("bound", [bind_memory, prefer_memory])
 @pytest.mark.parametrize("node", [1023, 1024, 1 << 20])
-def test_nodes_that_do_not_exist(node: int) -> None:
+def test_nodes_that_do_not_exist(bound: Callable[[int], None], node: int) -> None:
     with pytest.raises(ConfigError, match=r"numa_node: expected"):
-        bind_memory(node)
+        bound(node)
+
+
+@pytest.mark.skipif(Path("/sys/devices/system/node/node1").exists(), reason="this machine has a node 1")
+def test_the_kernels_refusal_of_a_node_is_told() -> None:
+    expected = "numa_node: expected a node whose memory this process may use, got 1 (Invalid argument)"
+    with pytest.raises(ConfigError) as caught:
+        bind_memory(1)
+    assert caught.value.message == expected
+
+
+class Kernel:
+    """Notes system calls and answers them."""
+
+    def __init__(self, result: int = 0, error: int = 0, statuses: Sequence[int] = ()) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self._answer = result, error
+        self._statuses = statuses
+
+    def __call__(self, number: int, *arguments: object) -> tuple[int, int]:
+        self.calls.append((number, *arguments))
+        if self._statuses:
+            for index, status in enumerate(self._statuses):
+                arguments[4][index] = status  # type: ignore[index]
+        return self._answer
+
+
+@pytest.mark.parametrize(("bound", "policy"), [(bind_memory, 2), (prefer_memory, 1)])
+@pytest.mark.parametrize("node", [0, 1, 63, 64, 1023])
+@pytest.mark.parametrize(("machine", "number"), [("x86_64", 238), ("aarch64", 237)])
+def test_arguments_of_set_mempolicy(
+    monkeypatch: pytest.MonkeyPatch, bound: Any, policy: int, node: int, machine: str, number: int
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    kernel = Kernel()
+    bound(node, kernel)
+    ((called, mode, mask, maxnode),) = kernel.calls
+    assert (called, mode) == (number, policy)
+    bits = int.from_bytes(bytes(mask), sys.byteorder)  # type: ignore[call-overload]
+    assert bits == 1 << node
+    assert maxnode.value == 8 * len(bytes(mask)) + 1  # type: ignore[attr-defined,call-overload]
+    with pytest.raises(ConfigError, match=rf"got {node} \(Operation not permitted\)"):
+        bound(node, Kernel(-1, errno.EPERM))
+
+
+def test_no_node_asked_for_is_no_call() -> None:
+    kernel = Kernel()
+    bind_memory(-1, kernel)
+    assert kernel.calls == []
+    assert nodes_of_pages([], kernel) == {}
+    assert kernel.calls == []
+
+
+@pytest.mark.parametrize(("machine", "number"), [("x86_64", 279), ("aarch64", 239)])
+def test_arguments_of_move_pages(monkeypatch: pytest.MonkeyPatch, machine: str, number: int) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    kernel = Kernel(statuses=(0, 1, -errno.ENOENT, 1))
+    assert nodes_of_pages([PAGE, 2 * PAGE, 3 * PAGE, 4 * PAGE], kernel) == {0: 1, 1: 2, -1: 1}
+    ((called, pid, count, addresses, nodes, _, flags),) = kernel.calls
+    assert (called, pid, nodes, flags) == (number, 0, None, 0)
+    assert count.value == 4  # type: ignore[attr-defined]
+    assert list(addresses) == [PAGE, 2 * PAGE, 3 * PAGE, 4 * PAGE]  # type: ignore[call-overload]
+    assert nodes_of_pages([PAGE], Kernel(-1, errno.ENOSYS)) == {}
+
+
+def test_a_machine_whose_calls_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    with pytest.raises(ConfigError, match="numa_node: expected -1 on riscv64"):
+        bind_memory(0, Kernel())
+
+
+@dataclass(frozen=True)
+class Where:
+    numa_node: int
+    cpus: tuple[int, ...]
+    oversubscribed: bool = False
+
+
+def test_binding_leaves_everything_as_it_is_when_a_cpu_is_anothers(tmp_path: Path) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    before = os.sched_getaffinity(0)
+    with holder(tmp_path / "cpus", cpu) as other, contextlib.closing(CpuClaims(tmp_path / "cpus")) as claims:
+        with pytest.raises(PinningRefused) as caught:
+            bind(Where(0, (cpu,)), claims)
+        assert caught.value.message == (
+            f"CPUs: expected [{cpu}] for this worker alone, got CPU {cpu} is process {other.pid}'s; other CPUs, or "
+            "--share-cpus, with which workers take turns"
+        )
+    assert os.sched_getaffinity(0) == before
+
+
+def test_binding_is_all_of_it() -> None:
+    cpu = max(os.sched_getaffinity(0))
+    cpus, policy, others = in_a_process(
+        "import json, os, pathlib, subprocess, sys, tempfile\n"
+        "from types import SimpleNamespace\n"
+        "from colibri.expert_service.cpu_claims import CpuClaims\n"
+        "from colibri.expert_service.pinning import bind\n"
+        "file = pathlib.Path(tempfile.mkdtemp()) / 'cpus'\n"
+        "claims = CpuClaims(file)\n"
+        f"bind(SimpleNamespace(numa_node=0, cpus=({cpu},), oversubscribed=False), claims)\n"
+        "policies = {line.split()[1] for line in open('/proc/self/numa_maps')}\n"
+        "look = 'import sys, pathlib; from colibri.expert_service.cpu_claims import CpuClaims;'\n"
+        "look += 'print(list(CpuClaims(pathlib.Path(sys.argv[1])).taken()))'\n"
+        "seen = subprocess.run([sys.executable, '-c', look, file], capture_output=True, text=True, check=True)\n"
+        "print(json.dumps([sorted(os.sched_getaffinity(0)), sorted(policies), json.loads(seen.stdout)]))\n"
+    )
+    assert (cpus, policy, others) == ([cpu], ["bind:0"], [cpu])
+
+
+def test_pages_elsewhere_are_told() -> None:
+    assert misplaced({0: 500, -1: 3}, 0) == ""
+    assert misplaced({0: 500, 1: 12}, -1) == ""
+    assert misplaced({}, 0) == ""
+    assert misplaced({0: 490, 1: 12, 3: 10, -1: 5}, 0) == (
+        "weights: expected all pages on node 0, got 12 on node 1, 10 on node 3 of 512 sampled"
+    )
+
+
+def test_bandwidth_is_measured_where_it_can_be_had() -> None:
+    before = os.sched_getaffinity(0)
+    (cpu, *_) = before
+    found = measure_read_bandwidth(cpu, 0)
+    assert found is not None
+    assert found > 1e8
+    assert measure_read_bandwidth(4095, 0) is None
+    assert measure_read_bandwidth(cpu, 1023) is None
+    assert os.sched_getaffinity(0) == before
 
 
 def test_nothing_asked_for_changes_nothing() -> None:
