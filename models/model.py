@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 from colibri.errors import CheckpointError, ConfigError
-from colibri.kernels.api import ComputeMode
+from colibri.kernels.api import Backend, ComputeMode, PackedExpert, PackedLinear
 from colibri.kernels.reference.packing import packed_expert_bytes
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.fetched_pack import open_fetched
+from colibri.models.finite import check_finite
 from colibri.models.home import colibri_home
 from colibri.models.pack import Pack, is_pack
 from colibri.models.remote_folder import is_url
@@ -84,3 +85,24 @@ def engine_numerics(model: Model, backend: str, mode: ComputeMode) -> EngineNume
     return EngineNumerics(
         expert_numerics(model, backend, mode), dense_dtype=dense.name, cache_dtype=mode.value
     )
+
+
+def load_expert(model: Model, layer: int, expert: int, backend: Backend, mode: ComputeMode) -> PackedExpert:
+    """Read from a pack, or read and packed from a checkpoint. Raises CheckpointError, also for weights that are not
+    finite."""
+    if isinstance(model, Pack):
+        return model.expert(layer, expert, backend)
+    weights = model.expert(layer, expert)
+    parts = (weights.gate, weights.up, weights.down)
+    for name, part in zip(("gate", "up", "down"), parts, strict=True):
+        check_finite(part, model.config.dtype, f"layer {layer}, expert {expert}: {name}")
+    return backend.pack_expert(*parts, mode)
+
+
+def load_gate(model: Model, layer: int, backend: Backend) -> PackedLinear:
+    """As stored, whatever the mode: a gate is never rounded (docs/numerics.md)."""
+    if isinstance(model, Pack):
+        return model.gate(layer, backend)
+    gate = model.gate(layer)
+    check_finite(gate, model.config.dtype, f"layer {layer}: gate")
+    return backend.pack_linear(gate, ComputeMode.FP32)

@@ -5,7 +5,6 @@ expert, or one matrix, per thread.
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,8 +25,9 @@ from colibri.models.finite import check_finite
 from colibri.models.generation_config import FILE_NAME as GENERATION_NAME
 from colibri.models.json_file import read_bounded
 from colibri.models.pack import CONFIG_NAME, MAX_TEXT_BYTES
+from colibri.models.pack_importances import kept_importances
 from colibri.models.pack_manifest import VERSION, Calibration, Manifest, TextFile, WeightFile, pack_hash
-from colibri.models.pack_partial import PartialPack
+from colibri.models.pack_partial import IMPORTANCES_NAME, PartialPack
 from colibri.models.pack_plan import (
     EMBEDDING,
     FINAL_NORM,
@@ -50,11 +50,12 @@ _TEXTS = (CONFIG_NAME, GENERATION_NAME, TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, T
 
 
 @dataclass(frozen=True, slots=True)
-class Calibrated:
-    """`about` goes into the manifest; importances: by (layer, expert), of all that a text reached."""
+class CalibrationRun:
+    """text_sha256: of the text. run: what it gives, asked for once and kept with the unfinished pack: about, for the
+    manifest, and importances by (layer, expert)."""
 
-    about: Calibration
-    importances: Mapping[tuple[int, int], Importance]
+    text_sha256: str
+    run: Callable[[], tuple[Calibration, Mapping[tuple[int, int], Importance]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def build_pack(
     experts: WeightFormat,
     dense: WeightFormat,
     *,
-    calibrated: Calibrated | None = None,
+    calibration: CalibrationRun | None = None,
     threads: int = 1,
     progress: Progress = lambda done, total: None,
 ) -> PackReport:
@@ -91,18 +92,19 @@ def build_pack(
     """
     begun = time.monotonic()
     files = tuple(plan_files(checkpoint.config, experts, dense))
-    about = None if calibrated is None else calibrated.about
     recipe = {
         "version": VERSION,
         "layout_version": LAYOUT_VERSION,
         "model_hash": checkpoint.model_hash(),
         "experts": experts.name,
         "dense": dense.name,
-        "calibration": None if calibrated is None else _digest(calibrated),
+        "calibration": None if calibration is None else calibration.text_sha256,
     }
     with closing(PartialPack(out, recipe, files)) as partial:
         kept = len(partial.done)
-        importances = {} if calibrated is None else calibrated.importances
+        about, importances = None, dict[tuple[int, int], Importance]()
+        if calibration is not None:
+            about, importances = kept_importances(partial.folder / IMPORTANCES_NAME, calibration.run)
         _write_blobs(checkpoint, partial, files, importances, threads, progress)
         texts = _texts(checkpoint.folder)
         manifest = Manifest(
@@ -210,15 +212,6 @@ def _dense_weight(checkpoint: Checkpoint, name: str) -> NDArray[np.generic]:
 
 def _texts(folder: Path) -> dict[str, bytes]:
     return {name: read_bounded(folder / name, MAX_TEXT_BYTES) for name in _TEXTS if (folder / name).exists()}
-
-
-def _digest(calibrated: Calibrated) -> str:
-    digest = hashlib.sha256(json.dumps(asdict(calibrated.about)).encode())
-    for key, parts in sorted(calibrated.importances.items(), key=lambda item: item[0]):
-        digest.update(repr(key).encode())
-        for part in parts:
-            digest.update(b"none" if part is None else np.ascontiguousarray(part).tobytes())
-    return digest.hexdigest()
 
 
 def _report(

@@ -26,9 +26,11 @@ from colibri.models.pack_weights import SquaredError
 
 #: What was made when, how fast and how exactly: no part of the pack's hash.
 REPORT_NAME = "report.json"
+#: What int4 is quantised by; kept, since running a text through a large model takes long.
+IMPORTANCES_NAME = "importances.npz"
 _LOCK, _RECIPE, _JOURNAL = "lock", "recipe.json", "journal.jsonl"
 #: Of the unfinished pack alone: gone before it takes its place.
-_OWN = (_LOCK, _RECIPE, _JOURNAL)
+_OWN = (_LOCK, _RECIPE, _JOURNAL, IMPORTANCES_NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class PartialPack:
             _sync_folder(self.folder)
             os.rename(self.folder, self.out)
             for name in _OWN:
-                (self.out / name).unlink()
+                (self.out / name).unlink(missing_ok=True)
             _sync_folder(self.out.parent)
         except OSError as error:
             raise _disk(self.folder, error) from error

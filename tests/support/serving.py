@@ -30,12 +30,15 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(model: Path, folder: Path, *options: str, listen: str = "127.0.0.1:0") -> Iterator[Serving]:
+def serving(
+    model: Path, folder: Path, *options: str, listen: str = "127.0.0.1:0", share: bool = True
+) -> Iterator[Serving]:
+    """share: its workers share CPUs where there are too few."""
     err = folder / "serve.err"
     command = [sys.executable, "-m", "colibri.cli.main", "serve", str(model), f"--listen={listen}", "--json"]
     with open(err, "w") as log:
         process = subprocess.Popen(
-            [*command, f"--backend={BACKEND}", "--share-cpus", *options],
+            [*command, f"--backend={BACKEND}", *(["--share-cpus"] if share else []), *options],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

@@ -43,9 +43,7 @@ from colibri.expert_service.execute import run_units
 from colibri.expert_service.store import WeightStore
 from colibri.kernels.api import Backend, ComputeMode, PackedLinear
 from colibri.kernels.factory import make_backend
-from colibri.models.finite import check_finite
-from colibri.models.model import Model, engine_numerics, expert_numerics, open_model
-from colibri.models.pack import Pack
+from colibri.models.model import Model, engine_numerics, expert_numerics, load_gate, open_model
 from colibri.models.tokenizer import TOKENIZER_NAME, Tokenizer
 from colibri.numerics import ExpertNumerics
 from colibri.placement import Directory, Membership, spread
@@ -278,14 +276,7 @@ def _open_backend(name: str, plan: PinningPlan) -> Backend:
 
 def _gates(model: Model, backend: Backend) -> list[PackedLinear]:
     """As stored, whatever the mode: a gate is never rounded (docs/numerics.md)."""
-    if isinstance(model, Pack):
-        return [model.gate(layer, backend) for layer in range(model.config.layers)]
-    gates = []
-    for layer in range(model.config.layers):
-        gate = model.gate(layer)
-        check_finite(gate, model.config.dtype, f"layer {layer}: gate")
-        gates.append(backend.pack_linear(gate, ComputeMode.FP32))
-    return gates
+    return [load_gate(model, layer, backend) for layer in range(model.config.layers)]
 
 
 def _connect(

@@ -1,4 +1,4 @@
-"""Measure speed.
+"""Measure speed and quality.
 
 A group of verbs: this module only lists them. What they share is in `bench_model`.
 """
@@ -16,6 +16,10 @@ VERBS: Mapping[str, Verb] = {
     ),
     "prefill": Verb(
         "Measure prefill: prompt tokens per second, and where the time goes.", "colibri.cli.bench_prefill"
+    ),
+    "quality": Verb(
+        "Measure quality: perplexity of a checkpoint and of its packs, how far apart they are, who falls into loops.",
+        "colibri.cli.bench_quality",
     ),
     "serve": Verb(
         "Measure a server under load: latencies, throughput, goodput, and every answer against an oracle.",

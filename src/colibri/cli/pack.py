@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING
 from colibri.cli.parser import integer
 
 if TYPE_CHECKING:
-    from colibri.models.pack_build import PackReport
+    from colibri.cli.progress import Loading
+    from colibri.models.checkpoint import Checkpoint
+    from colibri.models.pack_build import CalibrationRun, PackReport
     from colibri.models.weight_format import WeightFormat
 
 DTYPES = ("bf16", "fp16", "fp32", "int8", "int4")
@@ -24,6 +27,8 @@ the format of the rest.
 
 OUT appears when the pack is whole. Interrupted or killed, the same command goes on where it stood (in OUT.unfinished).
 The same weights and options give the same bytes, and so the same pack hash, on any machine.
+
+int4 is calibrated: the model runs over a text first, and inputs that are large there are kept more exactly.
 """
 
 
@@ -47,6 +52,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="format of attention, head and embeddings (default: as the experts, bf16 with int8 and int4)",
     )
     parser.add_argument(
+        "--calibration-text",
+        type=Path,
+        action="append",
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help="with --dtype int4: texts whose tokens tell which inputs matter (default: the project's own)",
+    )
+    parser.add_argument(
+        "--no-calibration", action="store_true", help="with --dtype int4: take all inputs as equal"
+    )
+    parser.add_argument(
         "--threads",
         type=integer(1, 1024),
         default=argparse.SUPPRESS,
@@ -63,13 +79,15 @@ def run(args: argparse.Namespace) -> int:
 
     experts, dense = _formats(args)
     checkpoint = open_checkpoint(args.model, "packing")
+    threads = getattr(args, "threads", None) or len(os.sched_getaffinity(0))
     with Loading() as loading:
         report = build_pack(
             checkpoint,
             args.out,
             experts,
             dense,
-            threads=getattr(args, "threads", None) or len(os.sched_getaffinity(0)),
+            calibration=_calibration(args, checkpoint, threads, loading),
+            threads=threads,
             progress=lambda done, total: loading.update("packing", done, total),
         )
     print(json.dumps(asdict(report)) if args.json else "\n".join(_text(args.out, report, experts, dense)))
@@ -88,6 +106,56 @@ def _formats(args: argparse.Namespace) -> tuple[WeightFormat, WeightFormat]:
     group = getattr(args, "group", GROUP)
     experts, dense = (WeightFormat(dtype, group if dtype in quantised else 0) for dtype in dtypes)
     return experts, dense
+
+
+def _calibration(
+    args: argparse.Namespace, checkpoint: Checkpoint, threads: int, loading: Loading
+) -> CalibrationRun | None:
+    from colibri.cli.terminal import say
+    from colibri.coordinator.calibration import calibrate
+    from colibri.errors import ConfigError
+    from colibri.kernels.factory import make_backend
+    from colibri.models.pack_build import CalibrationRun
+    from colibri.models.pack_manifest import Calibration
+    from colibri.models.pack_weights import Importance
+    from colibri.models.passages import IMPORTANCE_TEXTS, LENGTH, read_passages, tokenize
+    from colibri.models.tokenizer import TOKENIZER_NAME, Tokenizer
+
+    texts = getattr(args, "calibration_text", None)
+    for flag, given in (("--calibration-text", texts), ("--no-calibration", args.no_calibration)):
+        if given and args.dtype != "int4":
+            raise ConfigError(flag, "--dtype int4 with it", f"--dtype {args.dtype}")
+    if texts and args.no_calibration:
+        raise ConfigError("--no-calibration", "no --calibration-text with it", str(texts[0]))
+    if args.dtype != "int4" or args.no_calibration:
+        return None
+    if not (checkpoint.folder / TOKENIZER_NAME).exists():
+        if texts:
+            raise ConfigError("--calibration-text", f"a model with {TOKENIZER_NAME}", "one without")
+        say(f"no {TOKENIZER_NAME}: int4 without calibration, every input counts alike")
+        return None
+    passages, digest = read_passages(tuple(texts) if texts else IMPORTANCE_TEXTS)
+    length = min(LENGTH, checkpoint.config.max_positions)
+    ids = tokenize(passages, Tokenizer.load(checkpoint.folder, checkpoint.config), length)
+    if not ids:
+        raise ConfigError("--calibration-text", "a text of some tokens", "hardly any")
+
+    def run() -> tuple[Calibration, Mapping[tuple[int, int], Importance]]:
+        backend = make_backend("cpu", threads=threads)
+        try:
+            found = calibrate(
+                checkpoint, backend, ids, lambda done, total: loading.update("calibrating", done, total)
+            )
+        finally:
+            backend.close()
+        if found.never_chosen:
+            say(
+                f"{found.never_chosen} experts were chosen by none of the {found.tokens} tokens of the calibration "
+                "text: their layer's inputs stand for theirs"
+            )
+        return Calibration(digest, found.tokens, found.never_chosen), found.by_expert
+
+    return CalibrationRun(digest, run)
 
 
 def _text(out: Path, report: PackReport, experts: WeightFormat, dense: WeightFormat) -> list[str]:

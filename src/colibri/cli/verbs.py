@@ -62,7 +62,7 @@ VERBS: Mapping[str, Verb] = {
         "Make a pack of a checkpoint: weights in another format, laid out so that loading is reading.",
         "colibri.cli.pack",
     ),
-    "bench": Verb("Measure speed.", "colibri.cli.bench"),
+    "bench": Verb("Measure speed and quality.", "colibri.cli.bench"),
     "config": Verb("Show what options are set to, and where each value comes from.", "colibri.cli.config"),
     "chaos": Verb(
         "Break a deployment on purpose while it answers, by a seeded plan, and judge every answer.",

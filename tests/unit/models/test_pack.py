@@ -50,7 +50,8 @@ def test_every_expert_is_what_packing_it_gives(tiny_mixtral: Path, tmp_path: Pat
     else:
         widened = [(part.astype(np.uint32) << np.uint32(16)).view(np.float32) for part in parts]
         stored = {"bf16": list(parts), "fp16": [part.astype(np.float16) for part in widened], "fp32": widened}
-        expected = BACKEND.pack_expert(*stored[experts], ComputeMode.FP32)
+        gate, up, down = stored[experts]
+        expected = BACKEND.pack_expert(gate, up, down, ComputeMode.FP32)
     for backend in (BACKEND, make_backend("cpu", threads=1)):
         got = found.expert(1, 3, backend)
         assert (got.dtype, got.hidden, got.ffn, got.group) == (

@@ -1,0 +1,47 @@
+"""The texts that calibration and measures of quality stand on: in the public domain, the two disjoint.
+
+`data/importance.txt`: Alice's Adventures in Wonderland (Carroll, 1865), chapter I in part; the Constitution of the
+United States (1787), in part; the beginnings of Moby-Dick (Melville, 1851) and A Tale of Two Cities (Dickens, 1859);
+then the passages of `data/calibration.txt`, which are the project's own. `data/quality.txt`: the Declaration of
+Independence (1776), the Gettysburg Address (Lincoln, 1863), Pride and Prejudice (Austen, 1813), chapter I.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from colibri.errors import CheckpointError
+from colibri.models.tokenizer import Tokenizer
+
+_DATA = Path(__file__).parent / "data"
+IMPORTANCE_TEXTS = (_DATA / "importance.txt", _DATA / "calibration.txt")
+QUALITY_TEXTS = (_DATA / "quality.txt",)
+
+#: Tokens of one passage at most: long enough for attention to matter, short enough for every small context.
+LENGTH = 512
+_SEPARATOR = "\n%%\n"
+_FEWEST = 8
+
+
+def read_passages(texts: tuple[Path, ...]) -> tuple[list[str], str]:
+    """The passages of all texts, one after another, and the SHA-256 of their bytes. Raises CheckpointError."""
+    digest, passages = hashlib.sha256(), list[str]()
+    for path in texts:
+        try:
+            raw = path.read_bytes()
+            text = raw.decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError.of(path, "", "a text in UTF-8", f"the error: {error}") from error
+        digest.update(raw)
+        passages += [passage.strip("\n") for passage in text.split(_SEPARATOR)]
+    return [passage for passage in passages if passage], digest.hexdigest()
+
+
+def tokenize(passages: list[str], tokenizer: Tokenizer, length: int = LENGTH) -> list[list[int]]:
+    """Ids of each passage, as a text of its own, cut into pieces of at most `length`; scraps are left out."""
+    pieces = []
+    for passage in passages:
+        ids = tokenizer.encode(passage)
+        pieces += [ids[at : at + length] for at in range(0, len(ids), length)]
+    return [piece for piece in pieces if len(piece) >= _FEWEST]
