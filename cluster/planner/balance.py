@@ -22,6 +22,8 @@ _TAKERS, _PARTNERS = 512, 4
 _STEPS = 4
 #: A layer whose slowest worker would be quicker by less, of the mean, is left as it is: divisions differ by SLACK.
 _LEAST_GAIN = 0.015
+#: What is aimed at is raised so much, where it cannot be had.
+_RAISE = 1.05
 #: A whole expert is moved rather than divided, if it is at least so much of what is to be settled.
 _WHOLE = 0.5
 
@@ -107,33 +109,35 @@ class _Settling:
             widest[host] = max(speed, widest.get(host, 0.0))
         least = max(level.loads) / sum(widest.values()) * sum(layout.speeds) / sum(level.loads)
         self._least = max(1.0, least)
-        self._even = [self._least * even for even in level.even]
         #: -load / even part, and load - even part: some out of date.
-        self._over = [(-level.load[w] / self._even[w], w) for w in level.workers if self._even[w]]
-        self._under: list[list[tuple[float, int, int]]] = [[] for _ in range(1 + max(layout.hosts))]
-        for w in level.workers:
-            self._under[layout.hosts[w]].append((level.load[w] - self._even[w], layout.counts[w], w))
-        for heap in self._under:
-            heapq.heapify(heap)
-        self._hosts = [(*heap[0][:2], host) for host, heap in enumerate(self._under) if heap]
-        heapq.heapify(self._over)
-        heapq.heapify(self._hosts)
+        self._over: list[tuple[float, int]] = []
+        self._under: list[list[tuple[float, int, int]]] = []
+        self._hosts: list[tuple[float, int, int]] = []
+        #: Workers that lack some, but have no room.
+        self._full: set[int] = set()
+        self._aim(self._least)
         #: By expert: the host of each of its copies.
         self._on_hosts = [{layout.hosts[w]: w for w in holders} for holders in layout.holders[layer]]
         self._goal = layout.problem.goal
 
     def run(self) -> None:
         level, problem = self._level, self._layout.problem
-        before = level.ratio() / self._least
+        before = level.ratio()
         level.journal = []
         most = _STEPS * (len(level.workers) + len(level.loads))
-        while len(self._steps) < most and (worker := self._fullest()) is not None:
+        while len(self._steps) < most:
+            if (worker := self._fullest()) is None:
+                break
             step = self._settle_some(worker)
             if step is None:
-                break
-            step.ratio = -self._top()
+                # Memory or hosts forbid it: the others may yet have less than now, if more than that.
+                if -self._top() <= _RAISE:
+                    break
+                self._aim(self._least * max(_RAISE, self._open_part()))
+                continue
+            step.ratio = -self._top() * self._least
             self._steps.append(step)
-        time = self._least * sum(level.load) / sum(self._layout.speeds)
+        time = sum(level.load) / sum(self._layout.speeds)
         best, kept, loads = _LEAST_GAIN * time, 0, 0
         for number, step in enumerate(self._steps, 1):
             loads += len(step.added)
@@ -143,6 +147,28 @@ class _Settling:
         for step in reversed(self._steps[kept:]):
             self._undo(step)
         level.journal = None
+
+    def _open_part(self) -> float:
+        """Load over even part of all but those that lack some and have no room."""
+        level = self._level
+        able = [w for w in level.workers if w not in self._full or level.load[w] >= self._even[w]]
+        return sum(level.load[w] for w in able) / (sum(self._even[w] for w in able) or 1.0)
+
+    def _aim(self, least: float) -> None:
+        """At this times the even part."""
+        level, layout = self._level, self._layout
+        self._least = least
+        self._even = [least * even for even in level.even]
+        self._full = set()
+        self._over = [(-level.load[w] / self._even[w], w) for w in level.workers if self._even[w]]
+        self._under = [[] for _ in range(1 + max(layout.hosts))]
+        for w in level.workers:
+            self._under[layout.hosts[w]].append((level.load[w] - self._even[w], layout.counts[w], w))
+        for heap in self._under:
+            heapq.heapify(heap)
+        self._hosts = [(*heap[0][:2], host) for host, heap in enumerate(self._under) if heap]
+        heapq.heapify(self._over)
+        heapq.heapify(self._hosts)
 
     def _top(self) -> float:
         """-1 x the largest of load / even part; heap entries that are out of date go."""
@@ -208,7 +234,10 @@ class _Settling:
                 continue
             step = _Step(len(level.journal or ())) if self._lacks(giver) else self._copy_from(giver, excess)
             if step is not None:
-                self._pull(source, giver, came)
+                if (
+                    giver in level.holders[came[giver][1]]
+                ):  # it may just have moved that very expert to a neighbour
+                    self._pull(source, giver, came)
                 return step
         return self._swap(source)
 
@@ -234,6 +263,7 @@ class _Settling:
         while len(seen) < _TAKERS and (target := self._emptiest()) is not None:
             if not self._has_room(target):
                 heapq.heappop(self._under[layout.hosts[target]])  # nor will it have any for this layer
+                self._full.add(target)
                 self._back([target])
                 continue
             seen.append(target)
@@ -277,15 +307,14 @@ class _Settling:
         return (self._layer, expert) in self._layout.problem.pinned
 
     def _swap(self, source: int) -> _Step | None:
-        """Two workers without room exchange an expert each, whole."""
+        """Exchanges a whole expert each with a worker that lacks some and has no room."""
         level, layer = self._level, self._layer
         excess = level.load[source] - self._even[source]
         best: tuple[float, int, int, int] | None = None
         mine = [(level.pieces[e][source], e) for e in level.on[source]]
-        seen: list[int] = []
-        while len(seen) < _PARTNERS and (target := self._emptiest()) is not None:
-            seen.append(target)
-            want = min(excess, self._even[target] - level.load[target])
+        lacking = sorted((level.load[w] - self._even[w], w) for w in self._full)
+        for lack, target in lacking[:_PARTNERS]:
+            want = min(excess, -lack)
             theirs = [(level.pieces[e][target], e) for e in level.on[target]]
             for piece, expert in mine:
                 if not self._can_swap(expert, source, target):
@@ -298,7 +327,6 @@ class _Settling:
                             best = miss, expert, other, target
             if best is not None and best[0] < want:
                 break
-        self._back(seen)
         if best is None:
             return None
         _, expert, other, target = best

@@ -38,11 +38,7 @@ class Layout:
                         kept.append(worker)
                         self.counts[worker] += 1
                 self.holders[layer].append(kept)
-        share = problem.layers * problem.experts * problem.replicas / len(self.names)
-        extra = (
-            max(problem.spare * share, 2 * problem.layers * (1 - 1 / len(self.names))) if problem.spare else 0
-        )
-        self.limits = [min(room, ceil(share + extra)) for room in self.rooms]
+        self.limits = self._limits()
 
     def apart(self, holders: Iterable[int], worker: int) -> bool:
         """Whether it is on another host than each of them."""
@@ -70,3 +66,21 @@ class Layout:
             tuple(tuple(names[worker] for worker in holders) for holders in experts)
             for experts in self.holders
         )
+
+    def _limits(self) -> list[int]:
+        """Even parts, by speed, of what smaller workers cannot hold as well, and the spare on top."""
+        problem = self.problem
+        parts = [0.0] * len(self.names)
+        open_, left = set(range(len(self.names))), float(problem.layers * problem.experts * problem.replicas)
+        while open_:
+            each = left / sum(self.speeds[worker] for worker in open_)
+            full = {worker for worker in open_ if self.rooms[worker] <= each * self.speeds[worker]}
+            for worker in full or open_:
+                parts[worker] = min(float(self.rooms[worker]), each * self.speeds[worker])
+            left -= sum(parts[worker] for worker in full)
+            open_ = open_ - full if full else set()
+        least = 2 * problem.layers * (len(parts) - 1) / sum(self.speeds) if problem.spare else 0.0
+        return [
+            min(room, ceil(part + max(problem.spare * part, least * speed)))
+            for room, part, speed in zip(self.rooms, parts, self.speeds, strict=True)
+        ]

@@ -133,13 +133,13 @@ def test_noise_moves_nothing(seed_: int, replicas: int, workers: int) -> None:
     rng = np.random.default_rng(seed_)
     known = [Worker(f"w{i}") for i in range(workers)]
     truth = zipf(4, 32, 1.0, rng)
-    planned = first_plan(4, 32, known, replicas, truth)
+    planned = plan(Problem(tuple(known), seed(4, 32, known, replicas), replicas, truth, spare=4.0))
     for _ in range(5):
         counts = tuple(
             tuple(rng.multinomial(2000 * workers, np.array(row) / sum(row)).astype(float).tolist())
             for row in truth
         )
-        noisy = Problem(tuple(known), planned.holders, replicas, counts, trigger=1.15)
+        noisy = Problem(tuple(known), planned.holders, replicas, counts, trigger=1.15, spare=4.0)
         assert loaded(planned.holders, plan(noisy).holders) == 0
 
 
