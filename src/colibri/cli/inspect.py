@@ -1,10 +1,10 @@
-"""Show what a checkpoint holds and how its experts would be placed, without loading weights."""
+"""Show what a checkpoint or pack holds and how its experts would be placed, without loading weights."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from colibri.cli.sizes import size
 if TYPE_CHECKING:
     from colibri.cli.model_report import ModelReport
     from colibri.cli.text_report import TextReport
-    from colibri.models.checkpoint import Checkpoint
+    from colibri.models.model import Model
 
 ABOUT = """
 Reads headers, JSON files and a few KiB of samples for the model's hash. Numerics ids are those of the `cpu` backend:
@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from colibri.cli.model_report import report
     from colibri.cli.text_report import text_report
-    from colibri.models.checkpoint import Checkpoint
+    from colibri.models.model import open_model
 
-    checkpoint = Checkpoint.open(args.model)
+    checkpoint = open_model(args.model)
     model = report(checkpoint, args.workers, args.replicas)
     text = text_report(checkpoint)
     warnings = [*_weight_warnings(checkpoint, model), *text.warnings]
@@ -50,11 +50,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _weight_warnings(checkpoint: Checkpoint, model: ModelReport) -> Iterator[str]:
+def _weight_warnings(checkpoint: Model, model: ModelReport) -> Iterator[str]:
     from colibri.cli.checks.machine import Machine
 
     config = checkpoint.config
-    if config.dtype != "bf16":
+    if config.dtype != "bf16" and not checkpoint.pack_hash:
         yield (
             f"weights are {config.dtype}, so the compute mode is fp32 unless --compute-mode bf16 rounds them; "
             "bf16 mode is faster"
@@ -67,18 +67,19 @@ def _weight_warnings(checkpoint: Checkpoint, model: ModelReport) -> Iterator[str
         yield f"the weights need {size(needed)}, {size(free)} of this machine's memory are available"
 
 
-def _document(checkpoint: Checkpoint, model: ModelReport, text: TextReport) -> dict[str, object]:
+def _document(checkpoint: Model, model: ModelReport, text: TextReport) -> dict[str, object]:
     return {
         "model": str(checkpoint.folder),
         "model_hash": checkpoint.model_hash(),
-        "layout": checkpoint.layout.value,
+        "pack": _pack_document(checkpoint),
+        "layout": _layout(checkpoint),
         "config": asdict(checkpoint.config),
         **asdict(model),
         **asdict(text),
     }
 
 
-def _text(checkpoint: Checkpoint, model: ModelReport, text: TextReport, warnings: list[str]) -> Iterator[str]:
+def _text(checkpoint: Model, model: ModelReport, text: TextReport, warnings: list[str]) -> Iterator[str]:
     config = checkpoint.config
     window = "full attention" if config.sliding_window is None else f"window {config.sliding_window}"
     yield str(checkpoint.folder)
@@ -92,9 +93,11 @@ def _text(checkpoint: Checkpoint, model: ModelReport, text: TextReport, warnings
     )
     yield (
         f"  experts    {config.experts} per layer, top {config.top_k}, FFN {config.ffn}, "
-        f"{size(model.expert_nbytes)} each, stored as {checkpoint.layout.value}"
+        f"{size(model.expert_nbytes)} each, stored as {_layout(checkpoint)}"
     )
     yield f"  hash       {checkpoint.model_hash()}"
+    if found := _pack_document(checkpoint):
+        yield f"  pack       {found['pack_hash']}, dense part in {found['dense']}, {_calibrated(found)}"
     yield ""
     yield from _sizes(model)
     yield ""
@@ -114,6 +117,34 @@ def _text(checkpoint: Checkpoint, model: ModelReport, text: TextReport, warnings
         yield from (f"  warning: {warning}" for warning in warnings)
 
 
+def _layout(model: Model) -> str:
+    from colibri.models.pack import Pack
+
+    return model.manifest.experts.name if isinstance(model, Pack) else model.layout.value
+
+
+def _pack_document(model: Model) -> dict[str, object] | None:
+    """None for a checkpoint."""
+    from colibri.models.pack import Pack
+
+    if not isinstance(model, Pack):
+        return None
+    manifest = model.manifest
+    return {
+        "pack_hash": model.pack_hash,
+        "experts": manifest.experts.name,
+        "dense": manifest.dense.name,
+        "calibration": None if manifest.calibration is None else asdict(manifest.calibration),
+    }
+
+
+def _calibrated(found: Mapping[str, object]) -> str:
+    calibration = found["calibration"]
+    if not isinstance(calibration, dict):
+        return "not calibrated"
+    return f"calibrated on {calibration['tokens']} tokens"
+
+
 def _sizes(model: ModelReport) -> Iterator[str]:
     yield f"  {'part':<10} {'parameters':>16} {'bytes':>10}"
     for part, count in model.parameters.items():
@@ -123,7 +154,7 @@ def _sizes(model: ModelReport) -> Iterator[str]:
     yield f"  {'per token':<10} {model.active_parameters:>16,}"
 
 
-def _memory(checkpoint: Checkpoint, model: ModelReport) -> Iterator[str]:
+def _memory(checkpoint: Model, model: ModelReport) -> Iterator[str]:
     kv = model.kv_bytes_per_token
     context = checkpoint.config.max_positions
     yield "  KV cache   " + ", ".join(f"{size(count)} per token in {mode} mode" for mode, count in kv.items())

@@ -1,23 +1,26 @@
-"""What `inspect` tells of a checkpoint's weights: sizes by arithmetic over its configuration, nothing but headers
+"""What `inspect` tells of a model's weights: sizes by arithmetic over its configuration, nothing but headers
 is read."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from colibri.errors import ConfigError
 from colibri.kernels.api import ComputeMode
 from colibri.models.checkpoint import Checkpoint
-from colibri.models.dtypes import BF16, BY_NAME
+from colibri.models.dtypes import BY_NAME
+from colibri.models.model import Model, check_mode, default_mode, engine_numerics, formats
+from colibri.models.pack import Pack
+from colibri.models.pack_plan import plan_files
 from colibri.models.tensor_names import EMBEDDING, FINAL_NORM, LM_HEAD, ExpertLayout, model_tensors
-from colibri.numerics import EngineNumerics, ExpertNumerics
 from colibri.placement import spread
 
 #: Parts of a model in the order of the computation.
 PARTS = ("embedding", "attention", "norms", "gates", "experts", "head")
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,8 @@ class Numerics:
 class ModelReport:
     """parameters, nbytes: by part; a tied head has none of its own. active_parameters: those that one token's
     computation reads, embedding table left out. kv_bytes_per_token, loaded_nbytes (weights of all processes, each
-    expert once), numerics: by compute mode. compute_mode: the one taken where nobody asks for another."""
+    expert once), numerics: by compute mode, of those that it serves. compute_mode: the one taken where nobody asks for
+    another."""
 
     parameters: Mapping[str, int]
     nbytes: Mapping[str, int]
@@ -66,14 +70,13 @@ class ModelReport:
     workers: tuple[WorkerShare, ...]
 
 
-def report(checkpoint: Checkpoint, workers: int, replicas: int = 1) -> ModelReport:
+def report(model: Model, workers: int, replicas: int = 1) -> ModelReport:
     """Raises InvalidInput for numbers of workers or replicas out of range."""
-    config = checkpoint.config
+    config = model.config
     parameters = dict.fromkeys(PARTS, 0)
     for spec in model_tensors(config, ExpertLayout.FUSED):
         parameters[_part(spec.name)] += prod(spec.shape)
-    itemsize = BY_NAME[config.dtype].itemsize
-    loaded = {mode.value: BY_NAME[_weight_format(mode, config.dtype)].itemsize for mode in ComputeMode}
+    modes = [mode for mode in ComputeMode if _serves(model, mode)]
     head = config.vocab * config.hidden
     dense = sum(parameters[part] for part in ("attention", "norms", "gates"))
     cached = 2 * config.layers * config.kv_heads * config.head_dim
@@ -82,38 +85,90 @@ def report(checkpoint: Checkpoint, workers: int, replicas: int = 1) -> ModelRepo
     shares = []
     for index, name in enumerate(names):
         held = len(placement.experts_of(index)) if placement else 0
-        in_memory = {mode: held * config.expert_parameters * width for mode, width in loaded.items()}
-        shares.append(WorkerShare(name, held, held * checkpoint.expert_nbytes, in_memory))
+        in_memory = {mode.value: held * _expert_in_memory(model, mode) for mode in modes}
+        shares.append(WorkerShare(name, held, held * model.expert_nbytes, in_memory))
     return ModelReport(
         parameters=parameters,
-        nbytes={part: count * itemsize for part, count in parameters.items()},
+        nbytes=_stored(model, parameters),
         active_parameters=dense + head + config.layers * config.top_k * config.expert_parameters,
-        expert_nbytes=checkpoint.expert_nbytes,
+        expert_nbytes=model.expert_nbytes,
         kv_bytes_per_token={"fp32": 4 * cached, "bf16": 2 * cached},
-        loaded_nbytes={mode: sum(parameters.values()) * width for mode, width in loaded.items()},
-        compute_mode=(ComputeMode.BF16 if config.dtype == BF16.name else ComputeMode.FP32).value,
-        numerics={mode.value: _numerics(mode, config.dtype) for mode in ComputeMode},
-        tensors=_groups(checkpoint),
+        loaded_nbytes={mode.value: _in_memory(model, mode, sum(parameters.values())) for mode in modes},
+        compute_mode=default_mode(model).value,
+        numerics={mode.value: _numerics(model, mode) for mode in modes},
+        tensors=_groups(model),
         workers=tuple(shares),
     )
 
 
-def _weight_format(mode: ComputeMode, stored: str) -> str:
-    return ExpertNumerics.of("cpu", mode.value, stored).weight_format
+def _serves(model: Model, mode: ComputeMode) -> bool:
+    try:
+        check_mode(model, mode)
+    except ConfigError:
+        return False
+    return True
 
 
-def _numerics(mode: ComputeMode, stored: str) -> Numerics:
-    expert = ExpertNumerics.of("cpu", mode.value, stored)
-    engine = EngineNumerics(expert, dense_dtype=expert.weight_format, cache_dtype=mode.value)
-    return Numerics(expert.id, engine.id)
+def _stored(model: Model, parameters: Mapping[str, int]) -> dict[str, int]:
+    if isinstance(model, Checkpoint):
+        itemsize = BY_NAME[model.config.dtype].itemsize
+        return {part: count * itemsize for part, count in parameters.items()}
+    found = dict.fromkeys(PARTS, 0)
+    for file in plan_files(model.config, model.manifest.experts, model.manifest.dense):
+        for blob in file.blobs:
+            found[_blob_part(blob.name)] += blob.nbytes
+    return found
 
 
-def _groups(checkpoint: Checkpoint) -> tuple[TensorGroup, ...]:
+def _in_memory(model: Model, mode: ComputeMode, parameters: int) -> int:
+    """A checkpoint's weights as they will be packed, without padding."""
+    if isinstance(model, Pack):
+        return model.nbytes
+    return parameters * BY_NAME[formats(model, mode)[0].dtype].itemsize
+
+
+def _expert_in_memory(model: Model, mode: ComputeMode) -> int:
+    return (
+        model.expert_nbytes
+        if isinstance(model, Pack)
+        else _in_memory(model, mode, model.config.expert_parameters)
+    )
+
+
+def _numerics(model: Model, mode: ComputeMode) -> Numerics:
+    engine = engine_numerics(model, "cpu", mode)
+    return Numerics(engine.expert.id, engine.id)
+
+
+def _groups(model: Model) -> tuple[TensorGroup, ...]:
     counts: dict[tuple[str, tuple[int, ...]], int] = {}
-    for spec in model_tensors(checkpoint.config, checkpoint.layout):
-        key = (_NUMBER.sub("*", spec.name), spec.shape)
+    for name, shape in _tensors(model):
+        key = (_NUMBER.sub("*", name), shape)
         counts[key] = counts.get(key, 0) + 1
     return tuple(TensorGroup(name, shape, count) for (name, shape), count in counts.items())
+
+
+def _tensors(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Of a pack: its blobs, with their bytes for a shape."""
+    if isinstance(model, Checkpoint):
+        for spec in model_tensors(model.config, model.layout):
+            yield spec.name, spec.shape
+        return
+    for file in plan_files(model.config, model.manifest.experts, model.manifest.dense):
+        for blob in file.blobs:
+            yield blob.name, (blob.nbytes,)
+
+
+def _blob_part(name: str) -> str:
+    last = name.rpartition(".")[2]
+    named = {
+        "embedding": "embedding",
+        "head": "head",
+        "gate": "gates",
+        "qkv": "attention",
+        "o_proj": "attention",
+    }
+    return named.get(last, "norms" if "norm" in last else "experts")
 
 
 def _part(name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from colibri.errors import CheckpointError
 from colibri.models.chat import TEMPLATE_NAME, load_chat_template
-from colibri.models.checkpoint import Checkpoint
+from colibri.models.model import Model
 from colibri.models.tokenizer import CONFIG_NAME, TOKENIZER_NAME, Tokenizer
 
 
@@ -45,7 +45,7 @@ class TextReport:
     warnings: tuple[str, ...]
 
 
-def text_report(checkpoint: Checkpoint) -> TextReport:
+def text_report(checkpoint: Model) -> TextReport:
     """A damaged tokenizer or template is a warning here, so that the rest can be seen."""
     warnings: list[str] = []
     tokenizer = _tokenizer(checkpoint, warnings)
@@ -64,7 +64,7 @@ def text_report(checkpoint: Checkpoint) -> TextReport:
     return TextReport(_facts(checkpoint, tokenizer, warnings), template, generation, tuple(warnings))
 
 
-def _tokenizer(checkpoint: Checkpoint, warnings: list[str]) -> Tokenizer | None:
+def _tokenizer(checkpoint: Model, warnings: list[str]) -> Tokenizer | None:
     if not (checkpoint.folder / TOKENIZER_NAME).exists():
         warnings.append(f"no {TOKENIZER_NAME}: prompts and answers are token ids only")
         return None
@@ -75,7 +75,7 @@ def _tokenizer(checkpoint: Checkpoint, warnings: list[str]) -> Tokenizer | None:
         return None
 
 
-def _facts(checkpoint: Checkpoint, tokenizer: Tokenizer | None, warnings: list[str]) -> TokenizerFacts | None:
+def _facts(checkpoint: Model, tokenizer: Tokenizer | None, warnings: list[str]) -> TokenizerFacts | None:
     if tokenizer is None:
         return None
     config = checkpoint.config
@@ -103,7 +103,7 @@ def _facts(checkpoint: Checkpoint, tokenizer: Tokenizer | None, warnings: list[s
     )
 
 
-def _template(checkpoint: Checkpoint, tokenizer: Tokenizer | None, warnings: list[str]) -> str | None:
+def _template(checkpoint: Model, tokenizer: Tokenizer | None, warnings: list[str]) -> str | None:
     if tokenizer is None:
         return None
     source = TEMPLATE_NAME if (checkpoint.folder / TEMPLATE_NAME).exists() else CONFIG_NAME

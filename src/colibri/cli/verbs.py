@@ -55,7 +55,7 @@ VERBS: Mapping[str, Verb] = {
         "colibri.cli.doctor",
     ),
     "inspect": Verb(
-        "Show what a checkpoint holds and how its experts would be placed, without loading weights.",
+        "Show what a checkpoint or pack holds and how its experts would be placed, without loading weights.",
         "colibri.cli.inspect",
     ),
     "pack": Verb(

@@ -13,6 +13,7 @@ from colibri.cli.main import main
 from colibri.cli.sizes import size
 from colibri.models.random_mixtral import MIXTRAL_8X7B, random_mixtral, sparse_mixtral
 from tests.conftest import TINY
+from tests.support.packs import pack
 
 
 @pytest.fixture(scope="module")
@@ -138,3 +139,24 @@ def test_no_checkpoint_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixt
 )
 def test_size(nbytes: int, text: str) -> None:
     assert size(nbytes) == text
+
+
+def test_a_pack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = pack(tiny(tmp_path / "model"), tmp_path / "pack", "int4g32", "fp32")
+    found = inspected(capsys, made.folder)
+    stored = sum((made.folder / name).stat().st_size for name in made.manifest.weights)
+    heads = sum(entry.head_bytes for entry in made.manifest.weights.values())
+    assert sum(found["nbytes"].values()) == stored - heads
+    assert found["pack"] == {
+        "pack_hash": made.pack_hash,
+        "experts": "int4g32",
+        "dense": "fp32",
+        "calibration": None,
+    }
+    assert list(found["numerics"]) == ["fp32"]
+    assert found["numerics"]["fp32"]["expert_numerics_id"] == "cpu/int8/w=int4g32/wire=fp32/any/r1"
+    assert found["model_hash"] == inspected(capsys, tmp_path / "model")["model_hash"]
+    assert main(["inspect", str(made.folder)]) == 0
+    text = capsys.readouterr().out
+    assert f"  pack       {made.pack_hash}, dense part in fp32, not calibrated" in text
+    assert "stored as int4g32" in text
