@@ -26,6 +26,8 @@ from colibri.router_service.handshake import RouterIdentity
 from colibri.router_service.policy import FailoverPolicy
 from colibri.router_service.remote import RemoteExecutor
 from colibri.router_service.router import MoeRouter
+from colibri.security.channel import PLAIN, ChannelSecurity
+from colibri.security.server import ServerSecurity
 from colibri.transport.link import LinkKind
 from colibri.wire.limits import FrameLimits
 
@@ -96,6 +98,7 @@ class MoeBench:
         load: bool = True,
         max_queued: int = 64,
         allow_faults: bool = False,
+        security: ServerSecurity | None = None,
     ) -> Iterator[WorkerServer]:
         """A worker that serves; it ends abruptly unless `stop` was called before."""
         self._sockets += 1
@@ -110,6 +113,7 @@ class MoeBench:
             max_rows=self.max_rows,
             max_queued=max_queued,
             allow_faults=allow_faults,
+            security=security or ServerSecurity(),
         )
         server = WorkerServer(config, backend=cast(Backend, _Lent(self.backend)), run=run)
         if load:
@@ -166,11 +170,16 @@ class MoeBench:
             executor.close()
 
 
-def membership_of(placement: Placement, *servers: WorkerServer) -> Membership:
+def membership_of(
+    placement: Placement, *servers: WorkerServer, security: ChannelSecurity = PLAIN
+) -> Membership:
+    """security: of the channels to them."""
     return Membership(
         placement,
         {
-            server.worker.name: WorkerEndpoint(server.worker.name, server.worker.incarnation, server.target)
+            server.worker.name: WorkerEndpoint(
+                server.worker.name, server.worker.incarnation, server.target, security
+            )
             for server in servers
         },
     )
