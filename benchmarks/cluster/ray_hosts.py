@@ -26,7 +26,8 @@ from colibri.cli.progress import Loading
 from colibri.client import Client
 from colibri.coordinator.engine import EngineOptions
 from colibri.errors import ColibriError
-from colibri.models.demo_model import build_demo_model, colibri_home
+from colibri.models.demo_model import build_demo_model
+from colibri.models.home import colibri_home
 from tests.support.hosts.cluster import Cluster, make_cluster
 from tests.support.hosts.lab import Lab, hosts
 from tests.support.hosts.load import under_load, wait_whole
