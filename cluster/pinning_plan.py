@@ -15,7 +15,7 @@ from itertools import zip_longest
 
 from colibri.cluster.core_shares import Tenant, share_out, spare
 from colibri.cluster.cpu_list import format_cpu_list
-from colibri.cluster.topology import Gpu, NumaNode, Topology
+from colibri.cluster.topology import UNKNOWN_NODE, Gpu, NumaNode, Topology
 from colibri.errors import ConfigError, InvalidInput, PinningRefused
 
 MAX_WORKERS = 1 << 16
@@ -99,14 +99,16 @@ def plan_workers(topology: Topology, wanted: Wanted) -> tuple[WorkerPlace, ...]:
     if cards is not None and count > len(topology.gpus) and not wanted.share:
         raise ConfigError("workers", f"at most {len(topology.gpus)}, one for each GPU", count)
     asked = list(zip_longest(range(count), wanted.numa_nodes[:count], wanted.cpu_threads[:count]))
-    gpus = [None if cards is None else cards.take(node) for _, node, _ in asked]
+    gpus: dict[int, Gpu] = {}
+    if cards is not None:  # those who named a node choose first
+        gpus = {index: cards.take(node) for index, node, _ in sorted(asked, key=lambda item: item[1] is None)}
     homes = _Homes(topology, wanted.taken)
     tenants: dict[int, tuple[NumaNode, Tenant]] = {}
     # Those who may live anywhere go where the others leave room.
     for index, node_id, threads in sorted(
         asked, key=lambda item: (item[1] is None, item[2] is None, item[0])
     ):
-        card = gpus[index]
+        card = gpus.get(index)
         if node_id is None and card is not None and topology.node(card.node) is not None:
             node_id = card.node
         node = homes.any(threads) if node_id is None else homes.of(node_id, threads)
@@ -123,7 +125,7 @@ def plan_workers(topology: Topology, wanted: Wanted) -> tuple[WorkerPlace, ...]:
             raise PinningRefused(_too_few(topology, node, here, count, wanted.taken))
         for tenant, share in zip(here, shares, strict=True):
             auto = max(1, len(share.cpus) * topology.cpu_budget // len(topology.cpus))
-            card = gpus[tenant.worker]
+            card = gpus.get(tenant.worker)
             places[tenant.worker] = WorkerPlace(
                 _memory_node(topology, node, asked[tenant.worker][1]),
                 share.cpus,
@@ -203,10 +205,7 @@ class _Homes:
         """The node itself, or the nearest one with CPUs."""
         node = self._topology.node(node_id)
         if node is None:
-            known = format_cpu_list(each.id for each in self._topology.nodes if each.id >= 0)
-            raise ConfigError(
-                "numa_node", f"one of this machine's nodes ({known or 'none is told'})", node_id
-            )
+            raise no_such_node(self._topology, node_id)
         return self._settle(nearest(node, self._able), threads)
 
     def _settle(self, node: NumaNode, threads: int | None) -> NumaNode:
@@ -231,10 +230,19 @@ class _Cards:
 
     def take(self, node: int | None) -> Gpu:
         self._left = self._left or list(self._all)
-        near = [card for card in self._left if node is None or card.node in (node, -1)]
-        card = (near or self._left)[0]
+        # One of that node, else one that may be, else the next; min keeps the order of addresses.
+        card = (
+            self._left[0]
+            if node is None
+            else min(self._left, key=lambda card: (card.node != node, card.node != UNKNOWN_NODE))
+        )
         self._left.remove(card)
         return card
+
+
+def no_such_node(topology: Topology, node_id: int) -> ConfigError:
+    known = format_cpu_list(node.id for node in topology.nodes if node.id != UNKNOWN_NODE)
+    return ConfigError("--numa-node", f"one of this machine's nodes ({known or 'none is told'})", node_id)
 
 
 def nearest(node: NumaNode, others: Sequence[NumaNode]) -> NumaNode:

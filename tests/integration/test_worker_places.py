@@ -175,7 +175,7 @@ def elsewhere(tmp_path: Path) -> list[str]:
 
 def test_a_node_that_the_machine_has_not(tiny_mixtral: Path) -> None:
     known = format_cpu_list(node.id for node in discover().nodes)
-    expected = f"colibri expert: numa_node: expected one of this machine's nodes ({known}), got 999"
+    expected = f"colibri expert: --numa-node: expected one of this machine's nodes ({known}), got 999"
     assert refused([*COLIBRI, "expert", str(tiny_mixtral)], "--numa-node=999") == expected
 
 

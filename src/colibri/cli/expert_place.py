@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from colibri.cli.places import when_free
 from colibri.cluster.cpu_list import MAX_CPU, format_cpu_list
 from colibri.cluster.pinning_check import Measure, check_place
-from colibri.cluster.pinning_plan import Wanted, WorkerPlace, plan_workers
+from colibri.cluster.pinning_plan import Wanted, WorkerPlace, no_such_node, plan_workers
 from colibri.cluster.topology import UNKNOWN_NODE, Roots, Topology, discover
 from colibri.errors import ConfigError
 from colibri.expert_service.cpu_claims import CpuClaims
@@ -74,6 +74,5 @@ def _named(topology: Topology, wish: PlaceWish, cpus: Sequence[int]) -> WorkerPl
         counted = Counter({home.id: len(set(cpus).intersection(home.cpus)) for home in topology.nodes})
         node = counted.most_common(1)[0][0]
     elif node != UNKNOWN_NODE and topology.node(node) is None:
-        known = format_cpu_list(home.id for home in topology.nodes if home.id != UNKNOWN_NODE)
-        raise ConfigError("--numa-node", f"one of this machine's nodes ({known or 'none is told'})", node)
+        raise no_such_node(topology, node)
     return WorkerPlace(node, tuple(sorted(cpus)), wish.cpu_threads or len(cpus), wish.share)

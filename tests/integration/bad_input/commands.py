@@ -96,6 +96,8 @@ USAGE = (
     _option("seed", "--seed", "-1", "a whole number from 0 to 18446744073709551615"),
     _option("seed-65-bits", "--seed", str(1 << 64), "a whole number from 0 to 18446744073709551615"),
     _option("threads", "--threads", "0", "a whole number from 1 to 1024"),
+    _option("numa-node", "--numa-node", "left", "auto or a whole number from 0 to 1023"),
+    _option("cpu-threads", "--cpu-threads", "0", "auto or a whole number from 1 to 1024"),
     _option("mode", "--compute-mode", "int3", "one of fp32, bf16"),
     _option("page", "--kv-page", "7", "", "argument --kv-page: expected one of 8, 16, 32, 64, got 7"),
 )  # fmt: skip
@@ -107,6 +109,17 @@ VALUES = (
            f"1 to {CONTEXT - 3} (context {CONTEXT} less 3 tokens of prompt)", str(CONTEXT)),
     CommandCase("command-cpus", "--cpus=3-1", ["expert", MODEL, "--cpus=3-1"],
                 invalid("--cpus", "ranges that ascend, ids up to 65536", "3-1")),
+    CommandCase("command-no-cpus", "--cpus=65000", ["expert", MODEL, "--cpus=65000"],
+                invalid("--cpus", f"CPUs that are online and allowed here ({ANY})", "65000")),
+    CommandCase("command-no-node", "--numa-node=1023", ["expert", MODEL, "--numa-node=1023"],
+                invalid("--numa-node", f"one of this machine's nodes ({ANY})", "1023")),
+    CommandCase("command-many-threads", "more CPU threads than there are", ["expert", MODEL, "--cpu-threads=1024"],
+                said(Code.FAILED_PRECONDITION, "CPUs: expected a core of their own for 1 worker (1024 CPU threads "
+                     f"asked for) on {ANY}, got {ANY}; fewer workers, fewer --cpu-threads, or --share-cpus, with "
+                     "which workers take turns")),
+    CommandCase("command-node-each", "nodes for two of three workers",
+                ["serve", MODEL, "--listen=127.0.0.1:0", "--workers=3", "--numa-node=0,0"],
+                invalid("--numa-node", "one value, or one for each of 3 workers", "0,0")),
     CommandCase("command-name", "a worker without a name", ["expert", MODEL, "--name="],
                 invalid("name", "1 to 64 printable characters", "''")),
     CommandCase("command-nobody", "a router whose worker is not there",

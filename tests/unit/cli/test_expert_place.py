@@ -86,7 +86,7 @@ def test_the_mask_of_the_process_binds_only_who_names_no_cpus(tmp_path: Path) ->
     [
         ({"cpus": (7, 99)}, ConfigError, r"--cpus: expected CPUs .* \(0-15\), got 7,99"),
         ({"cpus": ()}, ConfigError, r"--cpus: expected CPUs .* \(0-15\), got none"),
-        ({"numa_node": 2}, ConfigError, r"numa_node: expected one of this machine's nodes \(0-1\), got 2"),
+        ({"numa_node": 2}, ConfigError, r"--numa-node: expected one of this machine's nodes \(0-1\), got 2"),
         ({"cpus": (1,), "numa_node": 2}, ConfigError, r"--numa-node: expected one of .*\(0-1\), got 2"),
         ({"cpus": (1, 4, 5)}, PinningRefused, "CPUs 1 on node 0, CPUs 4-5 on node 1, memory on node 1"),
         ({"cpus": (4,), "numa_node": 0}, PinningRefused, "CPUs 4 on node 1, memory on node 0: .*2.1 times"),
@@ -133,7 +133,7 @@ def test_one_value_stands_for_all_workers_and_a_list_for_each(two: MachineTree) 
             {"cpu_threads": (1,)},
             "--cpu-threads: expected auto, where this process starts no workers, got 1",
         ),
-        (1, {"numa_nodes": (7,)}, r"numa_node: expected one of this machine's nodes \(0-1\), got 7"),
+        (1, {"numa_nodes": (7,)}, r"--numa-node: expected one of this machine's nodes \(0-1\), got 7"),
     ],
 )
 def test_options_that_cannot_be_met(

@@ -95,6 +95,14 @@ def test_gpus_of_unknown_nodes_are_spread_like_workers_without(tmp_path: Path) -
     assert [(place.numa_node, place.gpu) for place in places] == [(0, "0000:01:00.0"), (1, "0000:02:00.0")]
 
 
+def test_who_names_a_node_chooses_its_gpu_first(tmp_path: Path) -> None:
+    tree = MachineTree(tmp_path).nodes("0-3", "4-7")
+    tree.gpu("0000:01:00.0", "-1").gpu("0000:02:00.0", "1").gpu("0000:03:00.0", "0")
+    places = plan_workers(tree.discover(), Wanted(3, numa_nodes=(0, None, 0), gpus=True))
+    found = [(place.numa_node, place.gpu) for place in places]
+    assert found == [(0, "0000:03:00.0"), (1, "0000:02:00.0"), (0, "0000:01:00.0")]
+
+
 def test_more_workers_than_gpus_are_refused_or_share_them(tmp_path: Path) -> None:
     tree = MachineTree(tmp_path).nodes("0-3").gpu("0000:01:00.0", "0")
     with pytest.raises(ConfigError, match="workers: expected at most 1, one for each GPU, got 2"):
@@ -129,7 +137,7 @@ def test_nodes_of_each_worker() -> None:
         1,
         0,
     ]
-    with pytest.raises(ConfigError, match=r"numa_node: expected one of this machine's nodes \(0-1\), got 2"):
+    with pytest.raises(ConfigError, match=r"--numa-node: expected one of this machine's nodes \(0-1\), got 2"):
         plan_workers(topology, Wanted(1, numa_nodes=(2,)))
 
 
