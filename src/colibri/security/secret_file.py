@@ -23,18 +23,20 @@ def read_file(path: Path, field: str, *, secret: bool) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise ConfigError(field, "a file that can be read", f"{path} ({error.strerror})") from None
-    with os.fdopen(descriptor, "rb") as file:
-        facts = os.fstat(file.fileno())
+    try:
+        facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):
             raise ConfigError(field, "a regular file", path)
         if secret:
             _check_private(path, facts, field)
         if facts.st_size > MAX_BYTES:
             raise ConfigError(field, f"at most {MAX_BYTES} bytes", f"{facts.st_size} in {path}")
-        try:
+        with open(descriptor, "rb", closefd=False) as file:
             return file.read(MAX_BYTES)
-        except OSError as error:
-            raise ConfigError(field, "a file that can be read", f"{path} ({error.strerror})") from None
+    except OSError as error:
+        raise ConfigError(field, "a file that can be read", f"{path} ({error.strerror})") from None
+    finally:
+        os.close(descriptor)
 
 
 def stamp(path: Path) -> Stamp | None:
