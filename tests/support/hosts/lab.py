@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -65,7 +66,8 @@ class Lab:
 def hosts(count: int, models: Sequence[Path] = ()) -> Iterator[Lab]:
     """models: folders that every host has at the same path. Leaves nothing behind. Raises ColibriError."""
     with contextlib.ExitStack() as undo:
-        folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="colibri-hosts-")))
+        folder = Path(tempfile.mkdtemp(prefix="colibri-hosts-"))
+        undo.callback(shutil.rmtree, folder, ignore_errors=True)
         run("mount", "-t", "tmpfs", "-o", "size=2g,mode=700", "tmpfs", str(folder))
         undo.callback(works, "umount", "-l", str(folder))
         home, key = folder / "operator", folder / "key"
