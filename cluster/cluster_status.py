@@ -6,10 +6,16 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from colibri import __version__
 from colibri.cluster.expert_calls import ask_status
 from colibri.cluster.launch import WorkerState, WorkerStatus
 from colibri.cluster.manager import ManagerView
+from colibri.cluster.place import Proposal
+from colibri.cluster.planner.outcome import Balance, Move
+from colibri.cluster.rebalancer import RebalanceView
 from colibri.coordinator.stats import EngineStats
 from colibri.deadline import Clock
 from colibri.errors import ColibriError
@@ -23,20 +29,24 @@ _ANSWER_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class StatusSources:
-    """Where each part comes from; each call is quick. workers, view, routing, health: None without workers."""
+    """Where each part comes from; each call is quick. workers, view, routing, health: None without workers.
+    loads: [layers, experts], rows that each expert was chosen for."""
 
     model: str
     expert_numerics_id: str
     membership: Callable[[], Membership]
     engine: Callable[[], EngineStats]
+    loads: Callable[[], NDArray[np.int64]]
     workers: Callable[[], Sequence[WorkerStatus]] | None = None
     view: Callable[[], ManagerView] | None = None
     routing: Callable[[], RoutingStats] | None = None
     health: Callable[[], Mapping[str, WorkerHealth]] | None = None
 
 
-def cluster_status(sources: StatusSources, experts: bool, clock: Clock) -> operator_pb2.ClusterStatusReply:
-    """experts: with the ids that each worker holds."""
+def cluster_status(
+    sources: StatusSources, experts: bool, loads: bool, clock: Clock
+) -> operator_pb2.ClusterStatusReply:
+    """experts: with the ids that each worker holds; loads: with the rows of each expert."""
     membership = sources.membership()
     view = sources.view() if sources.view is not None else None
     launched = sources.workers() if sources.workers is not None else ()
@@ -64,6 +74,32 @@ def cluster_status(sources: StatusSources, experts: bool, clock: Clock) -> opera
         model=sources.model,
         expert_numerics_id=sources.expert_numerics_id,
         build_version=__version__,
+        rebalance=None if view is None or view.rebalance is None else _rebalance(view.rebalance),
+        layers=[operator_pb2.LayerLoads(rows=rows) for rows in sources.loads().tolist()] if loads else (),
+    )
+
+
+def placement_plan(proposal: Proposal) -> operator_pb2.PlacementPlan:
+    return operator_pb2.PlacementPlan(
+        loads=map(_copy, proposal.loads),
+        drops=map(_copy, proposal.drops),
+        bytes=proposal.nbytes,
+        before=_balance(proposal.before),
+        after=_balance(proposal.after),
+    )
+
+
+def _copy(move: Move) -> operator_pb2.PlannedCopy:
+    return operator_pb2.PlannedCopy(worker=move.worker, layer=move.expert[0], expert=move.expert[1])
+
+
+def _balance(balance: Balance) -> operator_pb2.Balance:
+    return operator_pb2.Balance(worst=balance.worst, mean=balance.mean, slowdown=balance.slowdown)
+
+
+def _rebalance(view: RebalanceView) -> operator_pb2.RebalanceInfo:
+    return operator_pb2.RebalanceInfo(
+        mode=view.mode, active=view.active, changes=view.changes, last=view.last
     )
 
 

@@ -10,6 +10,9 @@ from typing import Protocol
 
 from colibri.cluster.desired import Desired
 from colibri.cluster.holders import ExpertId
+from colibri.cluster.place import placed
+from colibri.cluster.planner.problem import Loads
+from colibri.cluster.rebalance_options import PlacePolicy
 from colibri.cluster.transaction import Step
 from colibri.deadline import Deadline
 from colibri.errors import ColibriError, WorkerLost
@@ -79,6 +82,21 @@ class Move:
             left = ", ".join(moved.holders[layer][expert])
             raise WorkerLost(f"expert {layer}:{expert} would have no living holder: {left}", peer=self.source)
         return moved
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Plans anew for loads, and moves experts accordingly. policy: what is worth a change."""
+
+    loads: Loads
+    policy: PlacePolicy
+
+    @property
+    def text(self) -> str:
+        return "place"
+
+    def apply(self, desired: Desired, alive: frozenset[str]) -> Desired:
+        return placed(desired, self.loads, self.policy)
 
 
 class Ticket:

@@ -32,8 +32,8 @@ class Desired:
     expert_bytes: int = 1
 
     @classmethod
-    def of(cls, placement: Placement, replicas: int) -> Desired:
-        return cls(placement.workers, (), replicas, holders_of(placement))
+    def of(cls, placement: Placement, replicas: int, expert_bytes: int = 1) -> Desired:
+        return cls(placement.workers, (), replicas, holders_of(placement), expert_bytes=expert_bytes)
 
     def drain(self, worker: str) -> Desired:
         """Raises InvalidInput for an unknown worker, one that is drained already, and the last one."""
@@ -120,6 +120,9 @@ class Desired:
             self.pinned,
             even=even,
         )
+
+    def speeds(self, workers: Iterable[str]) -> tuple[float, ...]:
+        return tuple(self._worker(name).speed for name in workers)
 
     def _worker(self, name: str) -> Worker:
         return self.facts.get(name, Worker(name))

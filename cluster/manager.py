@@ -8,9 +8,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from colibri.cluster.commands import Command, Ticket
+from colibri.cluster.commands import Command, Place, Ticket
 from colibri.cluster.desired import Desired
 from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.cluster.place import Proposal, propose
+from colibri.cluster.rebalancer import Rebalancer, RebalanceView
 from colibri.cluster.reconcile import ManagerOptions, Reconciler, Workforce
 from colibri.cluster.transaction import Step
 from colibri.deadline import Clock, Deadline
@@ -31,6 +33,7 @@ class ManagerView:
     draining: frozenset[str]
     change: str
     last_error: str
+    rebalance: RebalanceView | None
 
 
 class PlacementManager:
@@ -44,6 +47,7 @@ class PlacementManager:
         places: Callable[[Sequence[WorkerPlace], int], Sequence[WorkerPlace]],
         options: ManagerOptions | None = None,
         *,
+        rebalancer: Rebalancer | None = None,
         log: Callable[[str], None] = lambda line: None,
         clock: Clock = time.monotonic,
     ) -> None:
@@ -56,6 +60,7 @@ class PlacementManager:
         self._waiting: deque[Ticket] = deque()
         self._draining: frozenset[str] = frozenset()
         self._closing = threading.Event()
+        self._rebalancer = rebalancer
         self._state = Reconciler(workforce, desired, self._options, self._closing, log, clock)
         self._wake = threading.Event()
         workforce.publisher.listen(self._wake.set)
@@ -78,8 +83,26 @@ class PlacementManager:
         return ticket
 
     def view(self) -> ManagerView:
-        state = self._state
-        return ManagerView(state.desired, self._draining, state.change, state.last_error)
+        state, rebalancer = self._state, self._rebalancer
+        return ManagerView(
+            state.desired,
+            self._draining,
+            state.change,
+            state.last_error,
+            None if rebalancer is None else rebalancer.view(),
+        )
+
+    def place(self) -> Place:
+        """The command that plans for what was measured so far. Raises InvalidInput where nothing was."""
+        if self._rebalancer is None:
+            raise InvalidInput("loads", "a deployment that measures them", "one that does not")
+        return Place(self._rebalancer.measured(), self._rebalancer.options.policy)
+
+    def proposal(self) -> Proposal:
+        """What that would come to, now."""
+        command = self.place()
+        current = self._workforce.publisher.current.placement
+        return propose(self._state.informed(), current, command.loads, command.policy)
 
     def close(self) -> None:
         """No more changes; one under way is taken back. May be called twice."""
@@ -107,6 +130,8 @@ class PlacementManager:
                 if ticket is not None:
                     self._wake.set()  # there may be more
                     self._execute(ticket)
+                else:
+                    self._rebalance()
             except ShuttingDown:
                 return
             except Exception as error:  # a fault of ours must not end the minding of workers
@@ -114,8 +139,24 @@ class PlacementManager:
                 self._log(f"placement: unexpected error: {error!r}")
                 self._state.wish(self._state.desired)
 
-    def _execute(self, ticket: Ticket) -> None:
-        before = self._state.desired
+    def _rebalance(self) -> None:
+        """Where it is due, everybody lives, and it is worth it."""
+        rebalancer, state = self._rebalancer, self._state
+        if rebalancer is None or not rebalancer.due(self._workforce.pins().values()):
+            return
+        desired, current = state.informed(), self._workforce.publisher.current
+        if not current.endpoints.keys() >= set(desired.workers):
+            return
+        proposal = rebalancer.look(desired, current.placement)
+        if proposal is not None and proposal.desired.loads is not None:
+            self._log(f"rebalancing: {rebalancer.view().last}")
+            command = Place(proposal.desired.loads, rebalancer.options.policy)
+            if self._execute(Ticket(command, Deadline.after(self._options.command_s, self._clock))):
+                rebalancer.changed()
+
+    def _execute(self, ticket: Ticket) -> bool:
+        """Whether it was done."""
+        before = self._state.informed()
         try:
             after = ticket.command.apply(before, self._state.alive())
             self._draining = frozenset(before.workers) - frozenset(after.workers)
@@ -132,6 +173,7 @@ class PlacementManager:
             ticket.end(error)
             if isinstance(error, ShuttingDown):
                 raise
+            return False
         except BaseException:
             self._state.wish(before)
             ticket.end(ColibriError(f"{ticket.command.text}: internal error"))
@@ -140,6 +182,7 @@ class PlacementManager:
             self._state.let_go()
             self._log(f"{ticket.command.text}: done, epoch {self._state.epoch}")
             ticket.end()
+            return True
         finally:
             self._state.change = ""
             self._draining = frozenset()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import grpc
 
-from colibri.cluster.cluster_status import StatusSources, cluster_status
+from colibri.cluster.cluster_status import StatusSources, cluster_status, placement_plan
 from colibri.cluster.commands import Command, Drain, Move, Scale
 from colibri.cluster.manager import PlacementManager
 from colibri.cluster.transaction import Step
@@ -46,7 +46,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServicer):
     def ClusterStatus(
         self, request: pb.ClusterStatusRequest, context: grpc.ServicerContext
     ) -> pb.ClusterStatusReply:
-        return cluster_status(self._sources, request.experts, self._clock)
+        return cluster_status(self._sources, request.experts, request.loads, self._clock)
 
     def Drain(self, request: pb.DrainRequest, context: grpc.ServicerContext) -> Iterator[pb.ChangeProgress]:
         if not request.worker:
@@ -61,15 +61,31 @@ class OperatorServicer(operator_pb2_grpc.OperatorServicer):
         command = Move((request.layer, request.expert), request.to, source)
         return self._carry_out(command, request.timeout_s, context)
 
+    def Place(self, request: pb.PlaceRequest, context: grpc.ServicerContext) -> Iterator[pb.ChangeProgress]:
+        manager = self._changing()
+        plan = placement_plan(manager.proposal())
+        epoch = self._sources.membership().placement.epoch
+        if request.dry_run:
+            yield pb.ChangeProgress(phase="plan", text="nothing was moved", epoch=epoch, done=True, plan=plan)
+            return
+        yield pb.ChangeProgress(
+            phase="plan", text=f"{len(plan.loads)} copies to load", epoch=epoch, plan=plan
+        )
+        yield from self._carry_out(manager.place(), request.timeout_s, context)
+
+    def _changing(self) -> PlacementManager:
+        if self._manager is None:
+            raise InvalidInput("workers", "a deployment with workers", "one without (--workers 0)")
+        return self._manager
+
     def _carry_out(
         self, command: Command, timeout_s: float, context: grpc.ServicerContext
     ) -> Iterator[pb.ChangeProgress]:
         if not 0.0 <= timeout_s <= _MAX_TIMEOUT_S:
             raise InvalidInput("timeout_s", f"0 to {_MAX_TIMEOUT_S:g}", timeout_s)
-        if self._manager is None:
-            raise InvalidInput("workers", "a deployment with workers", "one without (--workers 0)")
+        manager = self._changing()
         last = Step("commit", "nothing had to change")
-        for step in self._manager.submit(command, timeout_s).steps(_LOOK_S):
+        for step in manager.submit(command, timeout_s).steps(_LOOK_S):
             if step is not None:
                 last = step
                 yield _progress(step, done=False)

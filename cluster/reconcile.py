@@ -16,6 +16,7 @@ from typing import Protocol
 from colibri.cluster.change import plan_change
 from colibri.cluster.commands import Ticket
 from colibri.cluster.desired import Desired, in_order
+from colibri.cluster.facts import worker_facts
 from colibri.cluster.holders import Holders, as_placement, copies, holders_of, lost_experts
 from colibri.cluster.membership import MembershipPublisher
 from colibri.cluster.pinning_plan import WorkerPlace
@@ -52,7 +53,8 @@ class Workforce(Protocol):
 class ManagerOptions:
     """Seconds. absent_after_s: a worker that is dead for longer is no longer waited for: its replicas are made
     elsewhere until it is back. start_s: a new worker's time to come up. retry_s, retry_max_s: after a change that
-    failed the next try, doubled from failure to failure. command_s: of a command that names no bound."""
+    failed the next try, doubled from failure to failure. command_s: of a command that names no bound. memory: bytes of
+    experts that each worker may hold, None: any."""
 
     bounds: PhaseBounds = field(default_factory=PhaseBounds)
     absent_after_s: float = 30.0
@@ -60,6 +62,7 @@ class ManagerOptions:
     retry_s: float = 0.5
     retry_max_s: float = 10.0
     command_s: float = 3600.0
+    memory: int | None = None
 
 
 class Reconciler:
@@ -150,7 +153,7 @@ class Reconciler:
         current = holders_of(membership.placement)
         wanted = self.desired.without(absent)
         target = next_holders(wanted, current, frozenset(membership.endpoints), self._order(membership))
-        if target == current:
+        if target == current and self._loads_in_force(membership):
             return True
         try:
             self._run_change(membership, target, ticket, yielding=True)
@@ -188,7 +191,11 @@ class Reconciler:
     ) -> None:
         old = membership.placement
         self._epoch = max(self._epoch, old.epoch) + 1
-        new = as_placement(target, self._order(membership), self._epoch)
+        order, desired = self._order(membership), self.desired
+        speeds = None if desired.loads is None else desired.speeds(order)
+        new = as_placement(target, order, self._epoch, desired.loads, speeds)
+        for layer in range(new.layers):
+            new.division(layer)  # made here, so that no request waits for it
         change = plan_change(old, new, frozenset(membership.endpoints))
         self._untidy_since = self._clock()
         try:
@@ -226,6 +233,13 @@ class Reconciler:
 
     # Small things
 
+    def informed(self) -> Desired:
+        """What is wanted, with what is known of the workers now."""
+        membership = self._publisher.current
+        names = {*self.desired.workers, *membership.endpoints}
+        facts = worker_facts(names, membership.endpoints, self._workforce.pins(), self._options.memory)
+        return replace(self.desired, facts={**self.desired.facts, **facts})
+
     def wish(self, desired: Desired) -> None:
         """From now on this is wanted."""
         self.desired = desired
@@ -247,6 +261,12 @@ class Reconciler:
             lost = lost_experts(holders_of(membership.placement), frozenset(membership.endpoints))
             self._looked_at, self._lost = membership, bool(lost and membership.endpoints)
         return self._lost and self._rescue_retry.may(membership)
+
+    def _loads_in_force(self, membership: Membership) -> bool:
+        placement, desired = membership.placement, self.desired
+        if desired.loads is None:
+            return placement.loads is None
+        return placement.loads == desired.loads and placement.speeds == desired.speeds(placement.workers)
 
     def _interrupted(self, rescuing: bool = False) -> bool:
         return self._closing.is_set() or (not rescuing and self.urgent())

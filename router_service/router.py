@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from colibri.deadline import Deadline
 from colibri.errors import BadRow, ColibriError, InvalidInput
 from colibri.kernels.api import F32, MAX_TOP_K, Array, Backend, ComputeMode, GateResult, PackedLinear
 from colibri.placement import Directory, Membership, Placement
 from colibri.router_service.executor import ExpertExecutor, PartResult
+from colibri.router_service.expert_loads import ExpertLoads
 from colibri.router_service.plan import plan_rows
 from colibri.router_service.plan_types import LayerPlan
 from colibri.router_service.stats import ExchangeTimes, Recorder, RouterTimes
@@ -62,6 +64,7 @@ class MoeRouter:
         self._row_dtype = _ROW_DTYPES[mode]
         self._times = Recorder(RouterTimes())
         self._checked: Placement | None = None
+        self._loads = ExpertLoads(self.layers, self.experts)
 
     def gate(self, layer: int, x: Array) -> GateResult:
         """x [rows, hidden] in the mode's row dtype (fp32, or bf16 as uint16). Raises InvalidInput."""
@@ -95,6 +98,10 @@ class MoeRouter:
         """Sums since the start."""
         return self._times.snapshot()
 
+    def loads(self) -> NDArray[np.int64]:
+        """Rows that each expert was chosen for, since the start: [layers, experts]."""
+        return self._loads.snapshot()
+
     def exchange_times(self) -> ExchangeTimes:
         """The executor's share of them."""
         return self._executor.times()
@@ -108,6 +115,7 @@ class MoeRouter:
         t0 = time.perf_counter()
         gate = self._backend.gate(x, self._gates[layer], self.top_k)
         t1 = time.perf_counter()
+        self._loads.add(layer, gate)
         plan = plan_rows(gate, self._executor.table(layer, membership))
         t2 = time.perf_counter()
         plan, results = self._executor.run(layer, x, plan, membership, deadline, priority)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,6 +34,8 @@ from colibri.cluster.launch import LaunchOptions
 from colibri.cluster.manager import PlacementManager
 from colibri.cluster.pinning_plan import PinningPlan
 from colibri.cluster.ray.options import Seating
+from colibri.cluster.rebalancer import Rebalancer
+from colibri.cluster.reconcile import ManagerOptions
 from colibri.cluster.topology import discover
 from colibri.coordinator.decoder import DecoderStack
 from colibri.coordinator.decoder_weights import DecoderWeights
@@ -43,7 +46,7 @@ from colibri.expert_service.execute import run_units
 from colibri.expert_service.store import WeightStore
 from colibri.kernels.api import Backend, ComputeMode, PackedLinear
 from colibri.kernels.factory import make_backend
-from colibri.models.model import Model, engine_numerics, expert_numerics, load_gate, open_model
+from colibri.models.model import Model, engine_numerics, expert_bytes, expert_numerics, load_gate, open_model
 from colibri.models.tokenizer import TOKENIZER_NAME, Tokenizer
 from colibri.numerics import ExpertNumerics
 from colibri.placement import Directory, Membership, spread
@@ -174,14 +177,17 @@ def assemble(
                 undo,
             )
             phases.mark("connected")
+        router = MoeRouter(backend, mode, gates, config.top_k, directory, executor)
+        if launcher is not None:
             manager = PlacementManager(
                 launcher,
-                Desired.of(placement, options.replicas),
+                Desired.of(placement, options.replicas, expert_bytes(model, mode)),
                 places.joining if ray is None else lambda present, count: [ANYWHERE] * count,
+                ManagerOptions(memory=options.cluster.memory),
+                rebalancer=Rebalancer(router.loads, options.cluster.rebalance, time.monotonic),
                 log=log,
             )
             undo.callback(manager.close)
-        router = MoeRouter(backend, mode, gates, config.top_k, directory, executor)
         stack = DecoderStack(weights, backend)
         engine = Engine(stack, tokenizer, router, options.engine, numerics=numerics)
         return Deployment(

@@ -11,6 +11,7 @@ from colibri.cli.parser import integer, number
 from colibri.cli.security_options import worker_tls
 from colibri.cluster.netns import NetworkPlace
 from colibri.cluster.ray.options import RayOptions, Spread
+from colibri.cluster.rebalance_options import RebalanceMode, RebalanceOptions
 from colibri.router_service.policy import FailoverPolicy
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ RESTART_PAUSE_S = 10.0
 class ClusterOptions:
     """memory: bytes of experts per worker (None: any); networks: by worker, those in network namespaces; tls,
     insecure: as LaunchOptions has them;
-    restart_pause_s: longest one before a dead worker's next life; ray: who places workers, None: this machine."""
+    restart_pause_s: longest one before a dead worker's next life; ray: who places workers, None: this machine;
+    rebalance: when experts are moved by load."""
 
     policy: FailoverPolicy = field(default_factory=FailoverPolicy)
     memory: int | None = None
@@ -34,6 +36,7 @@ class ClusterOptions:
     tls: WorkerTls | None = None
     insecure: bool = False
     ray: RayOptions | None = None
+    rebalance: RebalanceOptions = field(default_factory=RebalanceOptions)
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +58,20 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         metavar="BYTES",
         help="bytes that each worker's experts may take; a load of more is refused (default: any)",
+    )
+    parser.add_argument(
+        "--rebalance",
+        choices=[mode.value for mode in RebalanceMode],
+        default=RebalanceMode.AUTO.value,
+        help="give hot experts more holders and move others, by measured loads, while requests run; auto: unless "
+        "workers share CPUs",
+    )
+    parser.add_argument(
+        "--rebalance-interval",
+        type=number(0.1, 86400),
+        default=RebalanceOptions().interval_s,
+        metavar="S",
+        help="seconds between looks whether that is worth it",
     )
     parser.add_argument(
         "--worker-netns",
@@ -143,6 +160,7 @@ def cluster_options(args: argparse.Namespace) -> ClusterOptions:
         allow_faults=args.allow_faults,
         networks=networks,
         restart_pause_s=args.restart_pause,
+        rebalance=RebalanceOptions(RebalanceMode(args.rebalance), args.rebalance_interval),
         tls=worker_tls(args),
         insecure=args.insecure,
         ray=ray_options(args),

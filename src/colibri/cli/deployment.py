@@ -59,6 +59,7 @@ class Deployment:
             expert_numerics_id=self.numerics.expert.id,
             membership=self.directory.current,
             engine=self.engine.stats,
+            loads=self.router.loads,
             workers=None if self.launcher is None else self.launcher.status,
             view=None if self.manager is None else self.manager.view,
             routing=None if remote is None else remote.routing,

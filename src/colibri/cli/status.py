@@ -43,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     parser.add_argument("--experts", action="store_true", help="with the experts that each worker holds")
     parser.add_argument(
+        "--loads",
+        action="store_true",
+        help="with the rows that each expert was chosen for: what `colibri place` plans by",
+    )
+    parser.add_argument(
         "--watch",
         type=number(0.1, 3600),
         default=argparse.SUPPRESS,
@@ -57,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     every_s = getattr(args, "watch", None)
     with Operator(args.target, security=channel_security(args)) as operator:
         while True:
-            reply = operator.status(experts=args.experts, timeout_s=_TIMEOUT_S)
+            reply = operator.status(experts=args.experts, loads=args.loads, timeout_s=_TIMEOUT_S)
             if every_s is not None and not args.json and sys.stdout.isatty():
                 print("\x1b[H\x1b[2J", end="")
             print(json.dumps(document(reply)) if args.json else "\n".join(describe(reply)), flush=True)
@@ -96,11 +101,19 @@ def describe(reply: pb.ClusterStatusReply) -> list[str]:
         )
         lines += _table(reply)
     lines.append(f"change: {reply.change or 'none'}")
+    if reply.HasField("rebalance"):
+        info = reply.rebalance
+        state = "on" if info.active else "off"
+        lines.append(
+            f"rebalancing: {info.mode}, now {state}; {_count(info.changes, 'change')}; {info.last or 'no look yet'}"
+        )
     if reply.last_change_error:
         lines.append(f"last error: {reply.last_change_error}")
     for worker in reply.workers:
         if worker.held:
             lines.append(f"{worker.name} holds {' '.join(worker.held)}")
+    for index, layer in enumerate(reply.layers):
+        lines.append(f"layer {index}: {' '.join(map(str, layer.rows))} rows")
     return lines
 
 

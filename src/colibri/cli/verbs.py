@@ -50,6 +50,10 @@ VERBS: Mapping[str, Verb] = {
         "Serve on the Ray cluster that this machine is the head of: detached, restarted by Ray, logged to a file.",
         "colibri.cli.deploy",
     ),
+    "place": Verb(
+        "Plan where experts should lie for their measured loads, and move them there; no request notices.",
+        "colibri.cli.place",
+    ),
     "doctor": Verb(
         "Tell whether this machine is fit to serve, and the command that mends what is not.",
         "colibri.cli.doctor",

@@ -40,11 +40,13 @@ class Operator:
         self._channel = self._server.security.open(self.target, channel_options())
         self._stub: operator_pb2_grpc.OperatorStub = operator_pb2_grpc.OperatorStub(self._channel)
 
-    def status(self, *, experts: bool = False, timeout_s: float = STATUS_TIMEOUT_S) -> pb.ClusterStatusReply:
-        """experts: with the ids that each worker holds."""
+    def status(
+        self, *, experts: bool = False, loads: bool = False, timeout_s: float = STATUS_TIMEOUT_S
+    ) -> pb.ClusterStatusReply:
+        """experts: with the ids that each worker holds; loads: with the rows that each expert was chosen for."""
         try:
             return self._stub.ClusterStatus(
-                pb.ClusterStatusRequest(experts=experts),
+                pb.ClusterStatusRequest(experts=experts, loads=loads),
                 timeout=timeout_s,
                 metadata=self._server.metadata(),
             )
@@ -65,6 +67,11 @@ class Operator:
             layer=layer, expert=expert, to=to, timeout_s=timeout_s, **{"from": from_worker}
         )
         return self._change(self._stub.Move, request, timeout_s)
+
+    def place(self, dry_run: bool, timeout_s: float) -> pb.ChangeProgress:
+        """The plan comes with the first step of progress; with a dry run that is the last, too."""
+        request = pb.PlaceRequest(dry_run=dry_run, timeout_s=timeout_s)
+        return self._change(self._stub.Place, request, timeout_s)
 
     def close(self) -> None:
         self._channel.close()
