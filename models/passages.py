@@ -20,6 +20,8 @@ QUALITY_TEXTS = (_DATA / "quality.txt",)
 
 #: Tokens of one passage at most: long enough for attention to matter, short enough for every small context.
 LENGTH = 512
+#: Of a calibration: four thousand rows tell what there is to tell, and a vocabulary of bytes would make many more.
+MOST = 5120
 _SEPARATOR = "\n%%\n"
 _FEWEST = 8
 
@@ -38,10 +40,18 @@ def read_passages(texts: tuple[Path, ...]) -> tuple[list[str], str]:
     return [passage for passage in passages if passage], digest.hexdigest()
 
 
-def tokenize(passages: list[str], tokenizer: Tokenizer, length: int = LENGTH) -> list[list[int]]:
-    """Ids of each passage, as a text of its own, cut into pieces of at most `length`; scraps are left out."""
+def tokenize(
+    passages: list[str], tokenizer: Tokenizer, length: int = LENGTH, most: int | None = None
+) -> list[list[int]]:
+    """Ids of each passage, as a text of its own, cut into pieces of at most `length`; scraps are left out. With `most`,
+    an even share of the pieces, of about that many tokens in all."""
     pieces = []
     for passage in passages:
         ids = tokenizer.encode(passage)
         pieces += [ids[at : at + length] for at in range(0, len(ids), length)]
-    return [piece for piece in pieces if len(piece) >= _FEWEST]
+    pieces = [piece for piece in pieces if len(piece) >= _FEWEST]
+    total = sum(map(len, pieces))
+    if most is None or total <= most:
+        return pieces
+    step = total / most
+    return [pieces[int(at * step)] for at in range(int(len(pieces) / step)) if int(at * step) < len(pieces)]
