@@ -121,6 +121,19 @@ class Desired:
             even=even,
         )
 
+    @property
+    def crowded(self) -> bool:
+        """Whether a host holds an expert twice, where hosts would do to part them."""
+        domain = {
+            name: self._worker(name).domain for experts in self.holders for names in experts for name in names
+        }
+        least = min(self.replicas, len({domain.get(name, name) for name in self.workers}))
+        return any(
+            len({domain[name] for name in names}) < min(least, len(names))
+            for experts in self.holders
+            for names in experts
+        )
+
     def speeds(self, workers: Iterable[str]) -> tuple[float, ...]:
         return tuple(self._worker(name).speed for name in workers)
 

@@ -82,7 +82,7 @@ class Rebalancer:
             f"slowest worker over mean {proposal.before.slowdown:.2f}, {proposal.after.slowdown:.2f} with "
             f"{len(proposal.loads)} copies"
         )
-        worth = proposal.gain >= options.min_gain
+        worth = proposal.gain >= options.min_gain or desired.crowded
         self._last = found if worth else f"left as it is: {found}"
         return proposal if worth else None
 
