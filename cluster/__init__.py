@@ -3,8 +3,9 @@
 Belongs here: reading a machine's NUMA nodes and CPU budget (`topology`, `cgroup`), who gets which CPUs (`pinning_plan`,
 pure), and what starts or finds workers, watches them and publishes who is alive (`local`, `slot`: subprocesses of this
 machine; `attached`: workers that somebody else started). And live changes of placement: what is wanted and the way
-there as pure plans (`desired`, `rebalance`, `target`, `change`), the transaction (`transaction`), the thread that minds
-all of it (`manager`, `reconcile`), and the service Operator over that (`operator_service`, `cluster_status`).
+there as pure plans (`planner`, `desired`, `place`, `target`, `change`), when loads call for one (`rebalancer`), the
+transaction (`transaction`), the thread that minds all of it (`manager`, `reconcile`), and the service Operator over
+that (`operator_service`, `cluster_status`).
 
 Does not belong here: what a worker does once it runs (`colibri.expert_service`), the snapshot types
 (`colibri.placement`), what a router does about a worker that fails (`colibri.router_service`), and the wiring of a

@@ -118,7 +118,8 @@ def _describe(plan: dict[str, Any], limit: int | None = None) -> Iterator[str]:
     for name, what in (("worst layer", "worst"), ("mean of layers", "mean"), ("whole model", "slowdown")):
         yield f"{name:<20} {before[what]:>8.3f} {after[what]:>8.3f}"
     yield f"gain: {100 * plan['gain']:.1f} % of the time that a step waits for experts"
-    yield f"{len(plan['loads'])} copies to load ({size(plan['bytes'])}), {len(plan['drops'])} to drop"
+    many = "copy" if len(plan["loads"]) == 1 else "copies"
+    yield f"{len(plan['loads'])} {many} to load ({size(plan['bytes'])}), {len(plan['drops'])} to drop"
     changes: dict[str, dict[str, list[str]]] = {}
     for what in ("loads", "drops"):
         for worker, layer, expert in plan[what]:
