@@ -21,6 +21,7 @@ from colibri.kernels.api import Backend, ComputeMode
 from colibri.kernels.factory import make_backend
 from colibri.models.model import check_mode, expert_numerics, open_model
 from colibri.rpc.server import RpcServer, build_server
+from colibri.security.public_text import hide
 from colibri.transport.options import server_options
 from colibri.wire.limits import FrameLimits
 
@@ -50,6 +51,7 @@ class WorkerServer:
         limits = FrameLimits(
             shapes.layers, shapes.experts, shapes.top_k, shapes.hidden, config.compute_mode, config.max_rows
         )
+        hide(config.model)
         self._backend = _make_backend(config) if backend is None else backend
         self.store = WeightStore(model, self._backend, mode, config.memory)
         max_bytes = max(_MIN_QUEUE_BYTES, _LARGEST_REQUESTS * limits.max_request_bytes)

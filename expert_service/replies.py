@@ -14,6 +14,7 @@ from colibri.errors import (
     StaleEpoch,
 )
 from colibri.kernels.api import U32
+from colibri.security.public_text import public_text
 from colibri.v1 import expert_pb2
 from colibri.wire.header import EMPTY_U32, Header
 from colibri.wire.limits import MAX_ERROR_CHARS
@@ -41,7 +42,7 @@ def error_header(request: Header, error: ColibriError, incarnation: int) -> Head
     header = _header(request, kind, incarnation)
     header.retry = advice
     header.retry_after_us = max(0, round((error.retry_after_s or 0.0) * 1e6))
-    header.error_message = error.message[:MAX_ERROR_CHARS]
+    header.error_message = public_text(error.message)[:MAX_ERROR_CHARS]
     return header
 
 

@@ -52,10 +52,12 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.terminal import StopSignals, say
     from colibri.router_service.servicer import RouterServicer, max_message_bytes
     from colibri.rpc.server import build_server
+    from colibri.security.public_text import hide
     from colibri.transport.link import LinkKind
     from colibri.transport.options import server_options
 
     check_free(args.listen, "--listen", security)
+    hide(args.model)
     plane = plane_security(args)
     with contextlib.ExitStack() as stack:
         with Loading() as loading:

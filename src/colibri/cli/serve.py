@@ -49,10 +49,12 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.progress import Loading
     from colibri.cli.terminal import StopSignals, say
     from colibri.expert_service.pinning import die_with_parent
+    from colibri.security.public_text import hide
 
     if hasattr(args, "parent_pid"):
         die_with_parent(args.parent_pid)
     check_free(args.listen, "--listen", security)  # now rather than after a long load
+    hide(args.model)
     phases = Phases(process_age_s())
     phases.mark("process start")
     with Loading() as loading:

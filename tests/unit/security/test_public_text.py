@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colibri.security.public_text import public_text
+from colibri.security.public_text import hide, public_text
 
 PEM = "-----BEGIN PRIVATE KEY-----\nMIGHAgEA\n-----END PRIVATE KEY-----"
 
@@ -46,3 +48,13 @@ def test_no_folder_remains(parts: list[str]) -> None:
 def test_it_ends_and_is_stable(text: str) -> None:
     once = public_text(text)
     assert public_text(once) == once
+
+
+def test_known_folders_may_have_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / "my models, (new)"
+    (folder / "one two").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(folder)
+    hide(tmp_path / "link")
+    for form in (folder, tmp_path / "link"):
+        assert public_text(f"{form}/one two/config.json: missing") == "one two/config.json: missing"
+        assert public_text(f"no {form} here") == "no <path> here"
