@@ -338,7 +338,7 @@ def test_places_never_overlap_and_respect_limits(data: st.DataObject) -> None:
             assert left.gpu == "" or left.gpu != right.gpu
     if len(places) > topology.cpu_budget:
         assert all(place.oversubscribed for place in places)
-    if all(threads is None for threads in wanted.cpu_threads):
+    if not wanted.share and not any(wanted.cpu_threads):
         assert sum(place.threads for place in places) <= max(len(places), topology.cpu_budget)
 
 
