@@ -15,7 +15,7 @@ def lines() -> list[Line]:
             "kill",
             "kill -9 under load, 20 times",
             "0 failed, 0 wrong; largest gap at most quiet p99 ITL + 150 ms",
-            partial(plans.gaps, "kill"),
+            plans.kill,
         ),
         Line(
             "silence",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.failover.bystanders import COUNT, deaths_of_others
 from benchmarks.table import Outcome
 from colibri.chaos.network.build import why_not
 from colibri.chaos.plan import Action
@@ -13,7 +15,8 @@ from colibri.chaos.report import document, lines
 from colibri.chaos.resources import growth
 from colibri.chaos.runner import ChaosResult
 from colibri.chaos.verdict import Verdict
-from colibri.cli.chaos_run import run_plan
+from colibri.cli.chaos_run import model_folder, run_plan
+from colibri.models.model import default_mode, expert_bytes, open_model
 
 PLANS = Path(__file__).resolve().parents[2] / "docs" / "chaos"
 #: A coordinator's own memory may breathe by so much: buffers of grpc, freed arenas of malloc.
@@ -41,6 +44,23 @@ def gaps(name: str) -> Outcome:
         verdict.passed,
         "peers stall 0.3 to 64 s",
         document(result, verdict),
+    )
+
+
+def kill() -> Outcome:
+    """`gaps`, and beside it what the death of as large a process of somebody else's does on this machine."""
+    outcome = gaps("kill")
+    plan = read_plan(PLANS / "kill.yaml")
+    if plan.serve is None:
+        raise RuntimeError("the plan serves a model")
+    model = open_model(model_folder(plan.serve.model))
+    experts = model.config.layers * model.config.experts * expert_bytes(model, default_mode(model))
+    nbytes = experts * plan.serve.replicas // plan.serve.workers
+    others = deaths_of_others(plan, nbytes)
+    return replace(
+        outcome,
+        limit=f"{outcome.limit}; {COUNT} other processes of {nbytes / 1e6:.0f} MB killed instead:"
+        f" {others.over_quiet_s * 1e3:+.0f} ms over {others.quiet.p99_s * 1e3:.0f} ms",
     )
 
 
