@@ -9,7 +9,7 @@ layer's copies are kept as far as they are worth their bytes.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from colibri.cluster.planner.layout import Layout
@@ -17,7 +17,7 @@ from colibri.cluster.planner.problem import Loads
 from colibri.sharing import SLACK, Levelling
 
 #: Hosts of least loaded workers that are looked at for a copy, and for an exchange.
-_TAKERS, _PARTNERS = 512, 4
+_TAKERS, _PARTNERS = 512, 8
 #: Copies and exchanges of a layer, at most, for each worker and each expert.
 _STEPS = 4
 #: A layer whose slowest worker would be quicker by less, of the mean, is left as it is: divisions differ by SLACK.
@@ -25,17 +25,18 @@ _LEAST_GAIN = 0.015
 #: What is aimed at is raised so much, where it cannot be had.
 _RAISE = 1.05
 #: A whole expert is moved rather than divided, if it is at least so much of what is to be settled.
-_WHOLE = 0.5
+_WHOLE = 0.85
 
 
 @dataclass(slots=True)
 class _Step:
     """What one copy or exchange did, to be undone: (expert, worker) and (layer, expert, worker) of holders; shifts: of
-    load that had been made before it. ratio: the layer's, after it."""
+    load that had been made before it; elsewhere: the same of other layers. ratio: the layer's, after it."""
 
     shifts: int
     added: list[tuple[int, int]] = field(default_factory=list)
     dropped: list[tuple[int, int, int]] = field(default_factory=list)
+    elsewhere: list[tuple[Levelling, int]] = field(default_factory=list)
     ratio: float = 0.0
 
 
@@ -47,6 +48,7 @@ def balance(layout: Layout, loads: Loads) -> list[Levelling]:
         level = Levelling(holders, layer_loads, layout.speeds, workers)
         level.assign(divided=True)
         level.settle()
+        level.journal = []
         levels.append(level)
     spares = _Spares(layout, levels)
     order = sorted(range(len(levels)), key=lambda layer: -_excess(levels[layer]))
@@ -115,6 +117,8 @@ class _Settling:
         self._hosts: list[tuple[float, int, int]] = []
         #: Workers that lack some, but have no room.
         self._full: set[int] = set()
+        #: Workers that no other layer's copy can leave.
+        self._rooted: set[int] = set()
         self._aim(self._least)
         #: By expert: the host of each of its copies.
         self._on_hosts = [{layout.hosts[w]: w for w in holders} for holders in layout.holders[layer]]
@@ -123,7 +127,6 @@ class _Settling:
     def run(self) -> None:
         level, problem = self._level, self._layout.problem
         before = level.ratio()
-        level.journal = []
         most = _STEPS * (len(level.workers) + len(level.loads))
         while len(self._steps) < most:
             if (worker := self._fullest()) is None:
@@ -146,7 +149,6 @@ class _Settling:
                 best, kept = gain, number
         for step in reversed(self._steps[kept:]):
             self._undo(step)
-        level.journal = None
 
     def _open_part(self) -> float:
         """Load over even part of all but those that lack some and have no room."""
@@ -221,7 +223,7 @@ class _Settling:
         for expert in level.on[source]:
             for holder in level.holders[expert]:
                 if holder != source and self._lacks(holder):
-                    free = _Step(len(level.journal or ()))
+                    free = _Step(level.shifts)
                     self._pull(source, holder, {holder: (source, expert)})
                     return free
         excess = level.load[source] - self._even[source]
@@ -232,14 +234,20 @@ class _Settling:
         for giver in came:
             if giver == source:
                 continue
-            step = _Step(len(level.journal or ())) if self._lacks(giver) else self._copy_from(giver, excess)
+            step = _Step(level.shifts) if self._lacks(giver) else self._copy_from(giver, excess)
             if step is not None:
                 if (
                     giver in level.holders[came[giver][1]]
                 ):  # it may just have moved that very expert to a neighbour
                     self._pull(source, giver, came)
                 return step
-        return self._swap(source)
+        step = self._swap(source, excess, excess)
+        for giver in list(came)[1:_PARTNERS] if step is None else ():
+            if (step := self._swap(giver, excess, 0.0)) is not None:
+                if giver in level.holders[came[giver][1]]:
+                    self._pull(source, giver, came)
+                break
+        return step
 
     def _lacks(self, worker: int) -> bool:
         level = self._level
@@ -261,7 +269,8 @@ class _Settling:
         pieces = sorted(((level.pieces[e][source], -e) for e in level.on[source]), reverse=True)
         seen: list[int] = []
         while len(seen) < _TAKERS and (target := self._emptiest()) is not None:
-            if not self._has_room(target):
+            step = _Step(level.shifts)
+            if not self._has_room(target) and not self._vacate(target, source, step):
                 heapq.heappop(self._under[layout.hosts[target]])  # nor will it have any for this layer
                 self._full.add(target)
                 self._back([target])
@@ -270,8 +279,9 @@ class _Settling:
             amount = min(excess, self._even[target] - level.load[target])
             expert = None if target == source else self._choose(pieces, source, target, amount)
             if expert is None:
+                if step.dropped:
+                    self._undo(step)
                 continue
-            step = _Step(len(level.journal or ()))
             piece = level.pieces[expert][source]
             neighbours = layout.hosts[source] == layout.hosts[target]
             whole = neighbours or piece <= amount * (1 + SLACK)
@@ -306,10 +316,10 @@ class _Settling:
     def _is_pinned(self, expert: int) -> bool:
         return (self._layer, expert) in self._layout.problem.pinned
 
-    def _swap(self, source: int) -> _Step | None:
-        """Exchanges a whole expert each with a worker that lacks some and has no room."""
+    def _swap(self, source: int, excess: float, beyond: float) -> _Step | None:
+        """Exchanges a whole expert each with a worker that lacks some and has no room. excess: what is to go; beyond:
+        by so much the other may then have more than its part."""
         level, layer = self._level, self._layer
-        excess = level.load[source] - self._even[source]
         best: tuple[float, int, int, int] | None = None
         mine = [(level.pieces[e][source], e) for e in level.on[source]]
         lacking = sorted((level.load[w] - self._even[w], w) for w in self._full)
@@ -321,7 +331,7 @@ class _Settling:
                     continue
                 for other_piece, other in theirs:
                     gain = piece - other_piece
-                    if 0 < gain < 2 * want and self._can_swap(other, target, source):
+                    if 0 < gain < beyond - lack and self._can_swap(other, target, source):
                         miss = abs(gain - want)
                         if best is None or miss < best[0]:
                             best = miss, expert, other, target
@@ -330,7 +340,7 @@ class _Settling:
         if best is None:
             return None
         _, expert, other, target = best
-        step = _Step(len(level.journal or ()))
+        step = _Step(level.shifts)
         for number, giver, taker in ((expert, source, target), (other, target, source)):
             self._add(number, taker, step)
             level.shift(number, giver, taker, level.pieces[number][giver])
@@ -354,6 +364,41 @@ class _Settling:
         self._spares.offer(*spare, worker)
         return True
 
+    def _vacate(self, worker: int, source: int, step: _Step) -> bool:
+        """Another holder takes over what this one answers for of some expert, the least first, and its copy goes; of
+        this layer or another."""
+        if self._vacate_in(self._layer, worker, source, self._even, step):
+            return True
+        if worker in self._rooted:
+            return False
+        for layer, level in enumerate(self._levels):
+            if layer != self._layer and self._vacate_in(layer, worker, -1, level.even, step):
+                return True
+        self._rooted.add(worker)
+        return False
+
+    def _vacate_in(self, layer: int, worker: int, source: int, even: Sequence[float], step: _Step) -> bool:
+        """source: what it holds is left alone, since something of it is to come here."""
+        layout, level = self._layout, self._levels[layer]
+        for piece, expert in sorted((level.pieces[e][worker], e) for e in level.on[worker]):
+            holders = level.holders[expert]
+            if len(holders) <= layout.wanted(layer, expert) or source in holders:
+                continue
+            if (layer, expert) in layout.problem.pinned:
+                continue
+            for other in holders:
+                room = even[other] * self._goal - level.load[other]
+                if other not in (worker, source) and piece <= room:
+                    if layer != self._layer:
+                        step.elsewhere.append((level, level.shifts))
+                    level.shift(expert, worker, other, piece)
+                    self._drop(layer, expert, worker, step)
+                    if layer == self._layer:
+                        self._touched(worker, other)
+                        self._back([other])
+                    return True
+        return False
+
     def _make_room(self, worker: int, step: _Step) -> None:
         if self._layout.counts[worker] >= self._layout.limits[worker]:
             spare = self._spares.take(worker)
@@ -376,10 +421,21 @@ class _Settling:
         step.dropped.append((layer, expert, worker))
 
     def _undo(self, step: _Step) -> None:
+        level, hosts = self._level, self._layout.hosts
+        journal = level.journal or []
+        moved = {
+            worker for before in journal[step.shifts :] for worker in (before.source[0], before.target[0])
+        }
+        level.undo(step.shifts)
+        for other, shifts in reversed(step.elsewhere):
+            other.undo(shifts)
+        for expert, worker in reversed(step.added):
+            self._layout.drop(self._layer, expert, worker)
+            level.holders[expert].remove(worker)
+            del self._on_hosts[expert][hosts[worker]]
         for layer, expert, worker in reversed(step.dropped):
             self._layout.add(layer, expert, worker)
             self._levels[layer].holders[expert].append(worker)
-        self._level.undo(step.shifts)
-        for expert, worker in reversed(step.added):
-            self._layout.drop(self._layer, expert, worker)
-            self._level.holders[expert].remove(worker)
+            if layer == self._layer:
+                self._on_hosts[expert][hosts[worker]] = worker
+        self._touched(*moved)
