@@ -140,8 +140,8 @@ def realised() -> tuple[str, dict[str, float]]:
 
 
 def drift() -> Outcome:
-    """Loads drift; each planner replans at each step. Moves are compared where ours is as level as the greedy one or
-    within 1.05."""
+    """Loads drift; each planner replans at each step, ours what is above 1.05. Moves are compared where our slowdown
+    (the layers' largest loads over their means, summed) is at most 1.05, or the greedy planner's."""
     rows, met = [], True
     detail: dict[str, object] = {}
     for case in cases():
@@ -155,9 +155,9 @@ def drift() -> Outcome:
             loads = as_loads(step)
             start = seed(layers, experts, workers, 1) if holders is None else holders
             planned = plan(Problem(workers, start, 1, loads, goal=1.04, trigger=1.05))
-            worst = max(worst, balance_of(placed(planned, workers, loads), loads).worst)
+            worst = max(worst, balance_of(placed(planned, workers, loads), loads).slowdown)
             made = greedy(step, WORKERS, case.slots)
-            other = max(other, float(made.ratio.max()))
+            other = max(other, float((made.ratio * step.sum(axis=1)).sum() / step.sum()))
             if holders is not None and before is not None:
                 ours += len(moves(holders, planned.holders)[0])
                 theirs += len(made.held() - before.held())
@@ -166,7 +166,12 @@ def drift() -> Outcome:
         met &= level and 3 * ours <= theirs
         share = ours / theirs if theirs else 0.0
         rows.append(f"{case.name}: {ours} of {theirs} ({100 * share:.0f} %; {worst:.2f} against {other:.2f})")
-        detail[case.name] = {"moves": ours, "greedy_moves": theirs, "worst": worst, "greedy_worst": other}
+        detail[case.name] = {
+            "moves": ours,
+            "greedy_moves": theirs,
+            "slowdown": worst,
+            "greedy_slowdown": other,
+        }
     return Outcome("; ".join(rows), met, "the published greedy planner, from nothing at each step", detail)
 
 

@@ -165,5 +165,5 @@ def test_place_by_the_operator(
 def test_place_without_a_server_is_a_dry_run() -> None:
     err = io.StringIO()
     with contextlib.redirect_stderr(err):
-        assert main(["place", "--loads", "nowhere.json"]) == 2
+        assert main(["place", "--loads", "nowhere.json"]) == 1
     assert "--loads: expected together with --dry-run" in err.getvalue()
