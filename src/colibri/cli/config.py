@@ -23,7 +23,7 @@ they hold for every verb that has them, in a section for that verb alone:
   model: /models/mixtral-8x7b
   workers: 4
   serve:
-    listen: 0.0.0.0:50051
+    listen: 127.0.0.1:50051
   bench:
     decode:
       batch: 8
