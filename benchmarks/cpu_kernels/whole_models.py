@@ -51,21 +51,11 @@ def gguf(kind: str) -> Path:
     temporary = path.with_suffix(".part")
     if kind == "bf16":
         tree = Path(os.environ.get("COLIBRI_LLAMA_CPP", "llama.cpp"))
-        converter = tree / "convert_hf_to_gguf.py"
-        if not converter.exists():
-            raise FileNotFoundError(f"{converter}: set COLIBRI_LLAMA_CPP to a source tree of llama.cpp")
-        command = [
-            python(),
-            str(converter),
-            str(checkpoint()),
-            "--outtype",
-            "bf16",
-            "--outfile",
-            str(temporary),
-        ]
-        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(tree / "gguf-py")})
+        if not (tree / "convert_hf_to_gguf.py").exists():
+            raise FileNotFoundError(f"{tree}: set COLIBRI_LLAMA_CPP to a source tree of llama.cpp")
+        command = [python(), script("llama_convert.py"), str(tree), str(checkpoint()), str(temporary)]
     else:
         command = [python(), script("llama_gguf.py"), str(gguf("bf16")), str(temporary), kind]
-        subprocess.run(command, check=True)
+    subprocess.run(command, check=True)
     temporary.rename(path)
     return path
