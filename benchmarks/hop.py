@@ -22,7 +22,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from colibri.security.channel import ChannelSecurity
 
 HIDDEN, LAYERS, EXPERTS, TOP_K = 4096, 1, 8, 2
 MODE = "bf16"
@@ -50,20 +53,28 @@ def serve_echo(listen: str, reply_bytes: int) -> None:
     signal.sigwait({signal.SIGTERM})
 
 
-def serve_worker(listen: str, model: str) -> None:
-    """A worker as it is, but for what computes: zeros at once."""
+def serve_worker(listen: str, model: str, certificates: str = "") -> None:
+    """A worker as it is, but for what computes: zeros at once. certificates: folder of its worker.pem, worker.key and
+    ca.pem, with which it demands routers' certificates; empty: in clear."""
     import numpy as np
 
     from colibri.expert_service.assembly import WorkerServer
     from colibri.expert_service.config import WorkerConfig
     from colibri.kernels.api import F32, U32, Array, UnitBatch
+    from colibri.security.server import ServerSecurity
 
     def nothing(layer: int, x: Array, batch: UnitBatch) -> tuple[F32, U32]:
         units = len(batch.unit_slots)
         return np.zeros((units, x.shape[1]), np.float32), np.zeros(units, np.uint32)
 
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    config = WorkerConfig(Path(model), "w0", listen, MODE, backend="reference")
+    folder = Path(certificates)
+    security = (
+        ServerSecurity(folder / "worker.pem", folder / "worker.key", folder / "ca.pem")
+        if certificates
+        else ServerSecurity()
+    )
+    config = WorkerConfig(Path(model), "w0", listen, MODE, backend="reference", security=security)
     server = WorkerServer(config, run=nothing)
     server.start()
     print(json.dumps({"target": server.target}), flush=True)
@@ -73,42 +84,47 @@ def serve_worker(listen: str, model: str) -> None:
 
 def measure(rows: int, transport: str, rounds: int, calls: int) -> dict[str, list[float]]:
     """Round trip times in seconds by arm."""
-    from colibri.models.random_mixtral import RandomMixtral, random_mixtral
-
     with tempfile.TemporaryDirectory(prefix="colibri-hop-") as folder:
-        model = random_mixtral(
-            Path(folder, "model"),
-            RandomMixtral(
-                hidden=HIDDEN,
-                ffn=16,
-                layers=LAYERS,
-                experts=EXPERTS,
-                top_k=TOP_K,
-                heads=4,
-                kv_heads=1,
-                vocab=300,
-            ),
-        )
+        model = make_model(Path(folder, "model"))
         children: list[subprocess.Popen[str]] = []
         try:
             unix = transport == "unix"
-            worker = _child(
+            worker = start_child(
                 children, "worker", f"unix:{folder}/worker.sock" if unix else "127.0.0.1:0", str(model)
             )
-            arms = _router_arms(worker, model, rows)
+            arms = router_arms(worker, model, rows)
             request, reply = arms.pop("sizes")
-            echo = _child(children, "echo", f"unix:{folder}/echo.sock" if unix else "127.0.0.1:0", str(reply))
+            echo = start_child(
+                children, "echo", f"unix:{folder}/echo.sock" if unix else "127.0.0.1:0", str(reply)
+            )
             arms = {"echo": _echo_arm(echo, request), **arms}
-            return _alternate(arms, rounds, calls)
+            return alternate(arms, rounds, calls)
         finally:
-            for child in children:
-                child.send_signal(signal.SIGTERM)
-            for child in children:
-                child.wait(10)
+            end_children(children)
 
 
-def _child(children: list[subprocess.Popen[str]], role: str, listen: str, argument: str) -> str:
-    command = [sys.executable, "-m", "benchmarks.hop", "--serve", role, listen, argument]
+def make_model(folder: Path) -> Path:
+    """A checkpoint whose rows are as wide as Mixtral's."""
+    from colibri.models.random_mixtral import RandomMixtral, random_mixtral
+
+    shapes = RandomMixtral(
+        hidden=HIDDEN, ffn=16, layers=LAYERS, experts=EXPERTS, top_k=TOP_K, heads=4, kv_heads=1, vocab=300
+    )
+    return random_mixtral(folder, shapes)
+
+
+def end_children(children: list[subprocess.Popen[str]]) -> None:
+    for child in children:
+        child.send_signal(signal.SIGTERM)
+    for child in children:
+        child.wait(10)
+
+
+def start_child(
+    children: list[subprocess.Popen[str]], role: str, listen: str, argument: str, certificates: str = ""
+) -> str:
+    """Its address. It is added to `children`."""
+    command = [sys.executable, "-m", "benchmarks.hop", "--serve", role, listen, argument, certificates]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     children.append(child)
     if child.stdout is None:
@@ -134,7 +150,11 @@ def _echo_arm(target: str, size: int) -> Callable[[], object]:
     return call
 
 
-def _router_arms(target: str, model: Path, rows: int) -> dict[str, Any]:
+def router_arms(
+    target: str, model: Path, rows: int, security: ChannelSecurity | None = None
+) -> dict[str, Any]:
+    """A call of each arm that goes through a worker, and under `sizes` the bytes of its request and reply. security: of
+    the channels to the worker."""
     import numpy as np
 
     from colibri.deadline import Deadline
@@ -145,6 +165,7 @@ def _router_arms(target: str, model: Path, rows: int) -> dict[str, Any]:
     from colibri.router_service.handshake import RouterIdentity
     from colibri.router_service.plan import plan_layer
     from colibri.router_service.remote import RemoteExecutor
+    from colibri.security.channel import PLAIN
     from colibri.transport.grpc_stream import GrpcStreamLink, open_channel
     from colibri.transport.link import LinkKind
     from colibri.v1 import expert_pb2
@@ -163,7 +184,8 @@ def _router_arms(target: str, model: Path, rows: int) -> dict[str, Any]:
     plan = plan_layer(gate, placement.owner(0), 1)
     batch = plan.dispatches[0].batch
 
-    link = GrpcStreamLink(open_channel(target, limits.max_frame_bytes), "w0")
+    security = security or PLAIN
+    link = GrpcStreamLink(open_channel(target, limits.max_frame_bytes, security), "w0")
     ids = iter(range(1, 1 << 30))
 
     def call() -> object:
@@ -198,7 +220,7 @@ def _router_arms(target: str, model: Path, rows: int) -> dict[str, Any]:
                 return frame
 
     checkpoint = Checkpoint.open(model)
-    membership = Membership(placement, {"w0": WorkerEndpoint("w0", 1, target)})
+    membership = Membership(placement, {"w0": WorkerEndpoint("w0", 1, target, security)})
     numerics = ExpertNumerics.of("reference", MODE, checkpoint.config.dtype)
     identity = RouterIdentity("hop", checkpoint.model_hash(), numerics.id)
 
@@ -223,7 +245,7 @@ def _router_arms(target: str, model: Path, rows: int) -> dict[str, Any]:
     }
 
 
-def _alternate(arms: dict[str, Callable[[], object]], rounds: int, calls: int) -> dict[str, list[float]]:
+def alternate(arms: dict[str, Callable[[], object]], rounds: int, calls: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in arms}
     for call in arms.values():
         for _ in range(calls):
@@ -246,14 +268,16 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--calls", type=int, default=200, help="of each arm in a round")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--serve", nargs=3, metavar=("ROLE", "LISTEN", "ARGUMENT"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--serve", nargs=4, metavar=("ROLE", "LISTEN", "ARGUMENT", "CERTIFICATES"), help=argparse.SUPPRESS
+    )
     args = parser.parse_args()
     if args.serve:
-        role, listen, argument = args.serve
+        role, listen, argument, certificates = args.serve
         if role == "echo":
             serve_echo(listen, int(argument))
         else:
-            serve_worker(listen, argument)
+            serve_worker(listen, argument, certificates)
         return 0
     times = measure(args.rows, args.transport, args.rounds, args.calls)
     echo = statistics.median(times["echo"])

@@ -30,17 +30,17 @@ _ANSWER_S = 1.0
 @dataclass(frozen=True, slots=True)
 class StatusSources:
     """Where each part comes from; each call is quick. workers, view, routing, health: None without workers.
-    loads: [layers, experts], rows that each expert was chosen for."""
+    loads: [layers, experts], rows that each expert was chosen for, None: not counted."""
 
     model: str
     expert_numerics_id: str
     membership: Callable[[], Membership]
     engine: Callable[[], EngineStats]
-    loads: Callable[[], NDArray[np.int64]]
     workers: Callable[[], Sequence[WorkerStatus]] | None = None
     view: Callable[[], ManagerView] | None = None
     routing: Callable[[], RoutingStats] | None = None
     health: Callable[[], Mapping[str, WorkerHealth]] | None = None
+    loads: Callable[[], NDArray[np.int64]] | None = None
 
 
 def cluster_status(
@@ -75,8 +75,12 @@ def cluster_status(
         expert_numerics_id=sources.expert_numerics_id,
         build_version=__version__,
         rebalance=None if view is None or view.rebalance is None else _rebalance(view.rebalance),
-        layers=[operator_pb2.LayerLoads(rows=rows) for rows in sources.loads().tolist()] if loads else (),
+        layers=[operator_pb2.LayerLoads(rows=rows) for rows in _rows(sources)] if loads else (),
     )
+
+
+def _rows(sources: StatusSources) -> list[list[int]]:
+    return [] if sources.loads is None else sources.loads().tolist()
 
 
 def placement_plan(proposal: Proposal) -> operator_pb2.PlacementPlan:

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-from colibri.kernels.api import Array, GateResult
+from colibri.kernels.api import GateResult
 
 #: So many ids are kept before they are counted: counting costs as much as adding hundreds of them.
 _KEPT = 1024
@@ -20,18 +20,15 @@ class ExpertLoads:
         self._experts = experts
         self._lock = threading.Lock()
         self._counts = np.zeros((layers, experts), np.int64)
-        self._kept: list[list[Array]] = [[] for _ in range(layers)]
-        self._rows = [0] * layers
+        self._kept: list[list[GateResult]] = [[] for _ in range(layers)]
+        self._ids = [0] * layers
 
     def add(self, layer: int, gate: GateResult) -> None:
-        """gate: of one layer's batch."""
-        experts = gate.experts
-        if not gate.ok.all():
-            experts = experts[gate.ok]
+        """gate: of one layer's batch; its arrays are read later, and must not change."""
         with self._lock:
-            self._kept[layer].append(experts)
-            self._rows[layer] += experts.size
-            if self._rows[layer] >= _KEPT:
+            self._kept[layer].append(gate)
+            self._ids[layer] += gate.experts.size
+            if self._ids[layer] >= _KEPT:
                 self._count(layer)
 
     def snapshot(self) -> NDArray[np.int64]:
@@ -42,7 +39,8 @@ class ExpertLoads:
             return self._counts.copy()
 
     def _count(self, layer: int) -> None:
-        kept, self._kept[layer], self._rows[layer] = self._kept[layer], [], 0
+        kept, self._kept[layer], self._ids[layer] = self._kept[layer], [], 0
         if kept:
-            ids = np.concatenate([experts.ravel() for experts in kept])
-            self._counts[layer] += np.bincount(ids, minlength=self._experts)
+            chosen = np.concatenate([gate.experts for gate in kept])
+            good = np.concatenate([gate.ok for gate in kept])
+            self._counts[layer] += np.bincount(chosen[good].ravel(), minlength=self._experts)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.cluster import ray_hosts
+from benchmarks.cluster import mtls, planner, ray_hosts
 from benchmarks.table import Line
 
 
 def lines() -> list[Line]:
-    return ray_hosts.lines()
+    return [*ray_hosts.lines(), *planner.lines(), *mtls.lines()]

@@ -146,7 +146,7 @@ def receipts() -> Outcome:
 
 def down() -> Outcome:
     cluster = _running()
-    done = cluster.command("colibri", "down")
+    done = cluster.command("colibri", "down", "cluster.yaml")
     left = _left(cluster)
     second = cluster.command("ray", "up", "-y", "--no-config-cache", "cluster.yaml")
     missing = wait_whole(cluster, time.monotonic() + UP_TARGET_S)

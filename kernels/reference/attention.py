@@ -11,6 +11,20 @@ from colibri.kernels.reference.floats import F64, to_rows, widen
 
 def attention(q: F32, kv: KvView, window: int | None, mode: ComputeMode) -> Array:
     check_mode(mode)
+    first_key = check_attention(q, kv, window)
+    _, kv_heads, _, head_dim = kv.k.shape
+    heads = q.shape[1] // head_dim
+    queries = widen(q).reshape(len(q), kv_heads, heads // kv_heads, head_dim)
+    out = np.zeros_like(queries)
+    for row, position in enumerate(kv.positions):
+        keys = np.arange(first_key[row], position + 1)
+        sequence = int(kv.row_sequence[row])
+        out[row] = _attend(queries[row], _gather(kv.k, kv, sequence, keys), _gather(kv.v, kv, sequence, keys))
+    return to_rows(out.reshape(q.shape), mode)
+
+
+def check_attention(q: F32, kv: KvView, window: int | None) -> Array:
+    """The first visible key of each row, int32 [rows]. Raises TypeError or ValueError naming what is wrong."""
     check_array("q", q, np.float32, ("rows", "heads * head_dim"))
     if window is not None and window < 1:
         raise ValueError(f"window: expected None or at least 1 position, got {window}")
@@ -21,14 +35,7 @@ def attention(q: F32, kv: KvView, window: int | None, mode: ComputeMode) -> Arra
         raise ValueError(
             f"q: expected a multiple of kv_heads * head_dim ({kv_heads * head_dim}) columns, got {q.shape[1]}"
         )
-    heads = q.shape[1] // head_dim
-    queries = widen(q).reshape(len(q), kv_heads, heads // kv_heads, head_dim)
-    out = np.zeros_like(queries)
-    for row, position in enumerate(kv.positions):
-        keys = np.arange(first_key[row], position + 1)
-        sequence = int(kv.row_sequence[row])
-        out[row] = _attend(queries[row], _gather(kv.k, kv, sequence, keys), _gather(kv.v, kv, sequence, keys))
-    return to_rows(out.reshape(q.shape), mode)
+    return first_key
 
 
 def _gather(cache: Array, kv: KvView, sequence: int, keys: Array) -> F64:

@@ -12,6 +12,19 @@ from colibri.kernels.reference.floats import to_f32
 
 
 def merge(parts: Sequence[F32], part: U32, index: U32, row_offsets: U32) -> F32:
+    check_merge(parts, part, index, row_offsets)
+    ends = row_offsets.astype(np.int64)
+    merged = np.zeros((len(row_offsets) - 1, parts[0].shape[1]), dtype=np.float32)
+    for row in range(len(merged)):
+        for t in range(ends[row], ends[row + 1]):
+            values = to_f32(parts[part[t]][index[t]])
+            with np.errstate(over="ignore", invalid="ignore"):
+                merged[row] = to_f32(merged[row] + values) if t > ends[row] else values
+    return merged
+
+
+def check_merge(parts: Sequence[F32], part: U32, index: U32, row_offsets: U32) -> None:
+    """Raises TypeError or ValueError naming the argument that is wrong."""
     if not parts:
         raise ValueError("parts: expected at least one array, got none")
     check_array("parts[0]", parts[0], np.float32, ("units", "hidden"))
@@ -32,10 +45,3 @@ def merge(parts: Sequence[F32], part: U32, index: U32, row_offsets: U32) -> F32:
         units = len(parts[source])
         if unit >= units:
             raise ValueError(f"index[{term}]: expected 0 .. {units - 1} (units of part {source}), got {unit}")
-    merged = np.zeros((len(row_offsets) - 1, hidden), dtype=np.float32)
-    for row in range(len(merged)):
-        for t in range(ends[row], ends[row + 1]):
-            values = to_f32(parts[part[t]][index[t]])
-            with np.errstate(over="ignore", invalid="ignore"):
-                merged[row] = to_f32(merged[row] + values) if t > ends[row] else values
-    return merged

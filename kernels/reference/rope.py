@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from colibri.kernels.api import F32, KvView, RopeTable
+from colibri.kernels.api import F32, Array, KvView, RopeTable
 from colibri.kernels.reference.checks import check_array, check_below, check_kv
 from colibri.kernels.reference.floats import to_bf16, to_f32
 
 
 def rope_and_store(qkv: F32, rope: RopeTable, kv: KvView, heads: int) -> F32:
+    pages, slots = check_rope(qkv, rope, kv, heads)
+    _, kv_heads, _, head_dim = kv.k.shape
+    vectors = qkv.reshape(len(qkv), heads + 2 * kv_heads, head_dim)
+    cos, sin = rope.cos[kv.positions][:, None], rope.sin[kv.positions][:, None]
+    k = _rotate(vectors[:, heads : heads + kv_heads], cos, sin)
+    v = to_f32(vectors[:, heads + kv_heads :])
+    bf16 = kv.k.dtype == np.uint16
+    kv.k[pages, :, slots] = to_bf16(k) if bf16 else k
+    kv.v[pages, :, slots] = to_bf16(v) if bf16 else v
+    return _rotate(vectors[:, :heads], cos, sin).reshape(len(qkv), heads * head_dim)
+
+
+def check_rope(qkv: F32, rope: RopeTable, kv: KvView, heads: int) -> tuple[Array, Array]:
+    """Page and slot of each row's position, int32 [rows]. Raises TypeError or ValueError naming what is wrong."""
     check_array("qkv", qkv, np.float32, ("rows", "(heads + 2 kv_heads) * head_dim"))
     check_kv(kv, len(qkv), None)
     _, kv_heads, page, head_dim = kv.k.shape
@@ -26,15 +40,7 @@ def rope_and_store(qkv: F32, rope: RopeTable, kv: KvView, heads: int) -> F32:
         raise ValueError(
             "kv.positions: expected a cache slot of its own for each row, got two rows for one slot"
         )
-
-    vectors = qkv.reshape(len(qkv), heads + 2 * kv_heads, head_dim)
-    cos, sin = rope.cos[kv.positions][:, None], rope.sin[kv.positions][:, None]
-    k = _rotate(vectors[:, heads : heads + kv_heads], cos, sin)
-    v = to_f32(vectors[:, heads + kv_heads :])
-    bf16 = kv.k.dtype == np.uint16
-    kv.k[pages, :, slots] = to_bf16(k) if bf16 else k
-    kv.v[pages, :, slots] = to_bf16(v) if bf16 else v
-    return _rotate(vectors[:, :heads], cos, sin).reshape(len(qkv), heads * head_dim)
+    return pages, slots
 
 
 def _rotate(x: F32, cos: F32, sin: F32) -> F32:

@@ -135,6 +135,11 @@ class Levelling:
         it, the expert that they share)."""
         return self._search(start, lambda worker: False, frozenset())[0]
 
+    @property
+    def shifts(self) -> int:
+        """So far, in the journal."""
+        return len(self.journal or ())
+
     def undo(self, length: int) -> None:
         """All shifts but the first `length`."""
         journal = self.journal or []

@@ -273,6 +273,7 @@ def test_an_expert_that_is_not_loaded(tiny_mixtral: Path, tmp_path: Path, backen
         directory = Directory(membership_of(bench.spread(3, replicas=2), *servers.values()))
         with bench.remote(directory, policy=POLICY) as (router, executor):
             cluster = Cluster(bench, servers, router, executor)
+            assert executor.connect() == {}
             servers["w1"].store.unload([(0, expert) for expert in range(bench.experts)])
             cluster.step()
             assert executor.routing().refusals >= 1

@@ -102,6 +102,14 @@ def test_any_number_of_workers_gives_the_same_receipts(
                 traffic.wait()
 
 
+def test_the_demo_model(demo_model: Path, tmp_path: Path) -> None:
+    made = pack(demo_model, tmp_path / "pack", "int8g64", "int8g64")
+    with deployed(made.folder, 0) as oracle:
+        expected = receipts(oracle)
+    with deployed(made.folder, 2) as deployment:
+        assert receipts(deployment) == expected
+
+
 def test_a_killed_worker_changes_no_bit(tiny_mixtral: Path, tmp_path: Path) -> None:
     made = pack(tiny_mixtral, tmp_path / "pack", "int4g64")
     with deployed(made.folder, 0) as oracle:
@@ -190,3 +198,76 @@ def test_killed_in_the_middle_and_taken_up_again(tmp_path: Path, capsys: pytest.
     assert (out / "experts-00003.safetensors").read_bytes() == (
         straight.folder / "experts-00003.safetensors"
     ).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--dtype", "bf16", "--group", "64"), "--group: expected int8 or int4 with it, got --dtype bf16"),
+        (("--dtype", "int8", "--no-calibration"), "--no-calibration: expected --dtype int4 with it"),
+        (("--dtype", "int8", "--calibration-text", "x"), "--calibration-text: expected --dtype int4 with it"),
+        (
+            ("--dtype", "int4", "--no-calibration", "--calibration-text", "x"),
+            "--no-calibration: expected no --calibration-text with it",
+        ),
+        (("--dtype", "int4", "--calibration-text", "/nowhere"), "/nowhere: expected a text in UTF-8"),
+    ],
+)
+def test_options_that_exclude_one_another(
+    tiny_mixtral: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    message: str,
+) -> None:
+    assert main(["pack", str(tiny_mixtral), str(tmp_path / "out"), *options]) == 1
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pack_is_no_checkpoint_to_pack(
+    tiny_mixtral: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = pack(tiny_mixtral, tmp_path / "pack", "int8g64")
+    assert main(["pack", str(made.folder), str(tmp_path / "again"), "--dtype", "bf16"]) == 1
+    assert "expected a checkpoint, which packing needs, got a pack" in capsys.readouterr().err
+
+
+def test_int4_is_calibrated_the_same_way_every_time(
+    tiny_mixtral: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "words.txt"
+    text.write_text("the river rises in the hills\n%%\nand the sea is salt\n")
+    hashes = []
+    for name, options in (
+        ("one", ["--threads", "1"]),
+        ("two", ["--threads", "2"]),
+        ("text", ["--calibration-text", str(text)]),
+        ("none", ["--no-calibration"]),
+    ):
+        assert (
+            main(["pack", str(tiny_mixtral), str(tmp_path / name), "--dtype", "int4", "--json", *options])
+            == 0
+        )
+        found = capsys.readouterr()
+        hashes.append(json.loads(found.out)["pack_hash"])
+        assert ("chosen by none of the" in found.err) == (name == "text")
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes)) == 3
+
+
+def test_quality_of_a_pack(tiny_mixtral: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = pack(tiny_mixtral, tmp_path / "plain", "bf16")
+    small = pack(tiny_mixtral, tmp_path / "small", "int4g128", "int4g128")
+    text = tmp_path / "words.txt"
+    text.write_text("the river rises in the hills and the sea is salt\n")
+    command = ["bench", "quality", str(tiny_mixtral), str(plain.folder), str(small.folder)]
+    assert main([*command, "--text", str(text), "--prompts", "2", "--new-tokens", "16", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["name"] for row in rows] == ["checkpoint", "checkpoint", "plain", "small"]
+    assert rows[2]["score"]["kl"] == 0
+    assert rows[2]["score"]["perplexity"] == rows[0]["score"]["perplexity"]
+    assert rows[2]["repeated"] == rows[0]["repeated"]
+    assert rows[3]["score"]["kl"] > rows[1]["score"]["kl"] > 0
+    assert main([*command, "--text", str(text), "--prompts", "0"]) == 0
+    assert "| small | `cpu/int8/w=int4g128/" in capsys.readouterr().out

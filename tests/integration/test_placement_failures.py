@@ -244,7 +244,11 @@ def test_too_little_memory(tiny_mixtral: Path, expected: list[Answer]) -> None:
         expert_bytes = statuses(one)[0].weight_bytes // 24
     cluster = ClusterOptions(memory=12 * expert_bytes)
     with deployed(tiny_mixtral, 2, cluster=cluster) as deployment, Traffic(deployment, expected) as traffic:
-        with pytest.raises(OverBudget, match=f"at most {12 * expert_bytes} bytes"):
+        needs, has = (
+            f"need room for 24 .{24 * expert_bytes} bytes.",
+            f"room for 12 .{12 * expert_bytes} bytes",
+        )
+        with pytest.raises(OverBudget, match=f"{needs}, and the workers have {has}"):
             carry_out(deployment, Drain("w1"))
         traffic.wait()
         settled(deployment, 2)

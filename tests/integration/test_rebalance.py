@@ -147,7 +147,7 @@ def test_place_by_the_operator(
 
                 assert main(["status", "--loads", "--experts", "--json", "--target", server.target]) == 0
                 (tmp_path / "loads.json").write_text(capsys.readouterr().out)
-                assert main(["place", "--dry-run", "--loads", str(tmp_path / "loads.json")]) == 0
+                assert main(["place", "--dry-run", "--from-file", str(tmp_path / "loads.json")]) == 0
                 assert "copies to load" in capsys.readouterr().out
 
                 before = slowdown(deployment)
@@ -165,5 +165,5 @@ def test_place_by_the_operator(
 def test_place_without_a_server_is_a_dry_run() -> None:
     err = io.StringIO()
     with contextlib.redirect_stderr(err):
-        assert main(["place", "--loads", "nowhere.json"]) == 2
-    assert "--loads: expected together with --dry-run" in err.getvalue()
+        assert main(["place", "--from-file", "nowhere.json"]) == 1
+    assert "--from-file: expected together with --dry-run" in err.getvalue()

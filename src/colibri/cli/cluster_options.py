@@ -104,22 +104,24 @@ def add_launcher(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--ray-address",
-        default=RayOptions().address,
+        default=argparse.SUPPRESS,
         metavar="ADDR",
-        help="of the Ray cluster; auto: that which this machine belongs to",
+        help="with --launcher ray: of its cluster (default: that which this machine belongs to)",
     )
     parser.add_argument(
         "--spread",
         choices=[spread.value for spread in Spread],
-        default=Spread.HOSTS.value,
-        help="with Ray: hosts: each worker on a host of its own; any: several on a host, replicas still apart",
+        default=argparse.SUPPRESS,
+        help="with --launcher ray: each worker on a host of its own, or several on a host and only replicas apart "
+        f"(default: {Spread.HOSTS.value})",
     )
     parser.add_argument(
         "--place-timeout",
         type=number(1, 86400),
-        default=RayOptions().place_s,
+        default=argparse.SUPPRESS,
         metavar="S",
-        help="with Ray: seconds until a want of places is an error that says what is needed and what there is",
+        help="with --launcher ray: seconds until a want of places is an error that says what is needed and what there "
+        f"is (default: {RayOptions().place_s:g})",
     )
 
 
@@ -128,14 +130,21 @@ def ray_options(args: argparse.Namespace) -> RayOptions | None:
     from colibri.errors import ConfigError
 
     if args.launcher == "local":
+        for name in ("ray_address", "spread", "place_timeout"):
+            if hasattr(args, name):
+                option = f"--{name.replace('_', '-')}"
+                raise ConfigError(option, "--launcher ray beside it", getattr(args, name))
         return None
-    for name, value in (
-        ("--worker-netns", getattr(args, "worker_netns", None)),
-        ("--workers", args.workers == 0),
-    ):
-        if value:
-            raise ConfigError(name, "what goes with --launcher ray", "a value that does not")
-    return RayOptions(args.ray_address, spread=Spread(args.spread), place_s=args.place_timeout)
+    if args.workers == 0:
+        raise ConfigError("--workers", "1 or more, with --launcher ray", args.workers)
+    if hasattr(args, "worker_netns"):
+        raise ConfigError("--worker-netns", "--launcher local beside it", args.worker_netns[0])
+    usual = RayOptions()
+    return RayOptions(
+        getattr(args, "ray_address", usual.address),
+        spread=Spread(getattr(args, "spread", usual.spread.value)),
+        place_s=getattr(args, "place_timeout", usual.place_s),
+    )
 
 
 def cluster_options(args: argparse.Namespace) -> ClusterOptions:

@@ -23,7 +23,7 @@ they hold for every verb that has them, in a section for that verb alone:
   model: /models/mixtral-8x7b
   workers: 4
   serve:
-    listen: 0.0.0.0:50051
+    listen: 127.0.0.1:50051
   bench:
     decode:
       batch: 8
@@ -31,6 +31,8 @@ they hold for every verb that has them, in a section for that verb alone:
 Options that may be given again are YAML lists, or, in a variable, values with commas between; switches are true or
 false. Unknown keys and unknown COLIBRI_ variables are errors that name the nearest match.
 
-Two variables are no options: COLIBRI_HOME, the folder of the demo model and of caches (default ~/.cache/colibri), and
-COLIBRI_ISA, the instruction path of the CPU kernels (avx512bf16, avx512, avx2 or portable; default: the best here).
+Three variables are no options: COLIBRI_HOME, the folder of the demo model and of caches (default ~/.cache/colibri);
+COLIBRI_ISA, the instruction path of the CPU kernels (avx512bf16, avx512, avx2 or portable; default: the best here);
+COLIBRI_CPU_CLAIMS, the file by which workers of one host keep off one another's CPUs, or none (default:
+/dev/shm/colibri-cpus).
 """

@@ -4,7 +4,7 @@ them, or in a section for one verb.
     model: /models/mixtral
     workers: 4
     serve:
-      listen: 0.0.0.0:50051
+      listen: 127.0.0.1:50051
 
 Scalars are kept as they are written: an option's own type reads them, so that a file means what the command
 line would.

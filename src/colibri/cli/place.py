@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 ABOUT = """
 The plan's gain is the share of the time that a step waits for experts; what is told as `slowest over mean` is the
-largest load of a worker over the mean, by speed: 1 is level. With --loads nothing is asked of a server: the file is the
-JSON that `colibri status --loads --experts --json` prints, or one with `loads` (by layer and expert) and, optional,
+largest load of a worker over the mean, by speed: 1 is level. With --from-file nothing is asked of a server: the file is
+the JSON that `colibri status --loads --experts --json` prints, or one with `loads` (by layer and expert) and, optional,
 `workers` (each with name and, optional, host, speed, memory), `holders` (by layer and expert, names of workers),
 `replicas` and `expert_bytes`.
 """
@@ -29,24 +29,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true", help="print the plan and what it would gain; move nothing"
     )
     parser.add_argument(
-        "--loads",
+        "--from-file",
         default=argparse.SUPPRESS,
         metavar="FILE",
         help="plan for the loads of this file, without a server; with --dry-run",
     )
     parser.add_argument(
-        "--workers",
+        "--for-workers",
         type=integer(1, 65536),
         default=argparse.SUPPRESS,
         metavar="N",
-        help="with --loads: plan for so many workers, in place of those of the file",
+        help="with --from-file: plan for so many workers, in place of those of the file",
     )
     parser.add_argument(
-        "--replicas",
+        "--for-replicas",
         type=integer(1, 256),
         default=argparse.SUPPRESS,
         metavar="N",
-        help="with --loads: holders that each expert has at least (default: as in the file, or 1)",
+        help="with --from-file: holders that each expert has at least (default: as in the file, or 1)",
     )
     add_change(parser)
 
@@ -56,20 +56,21 @@ def run(args: argparse.Namespace) -> int:
     from colibri.client.operator import Operator
     from colibri.errors import ConfigError
 
-    if hasattr(args, "loads"):
+    if hasattr(args, "from_file"):
         if not args.dry_run:
             raise ConfigError(
-                "--loads", "together with --dry-run, since there is no server to change", args.loads
+                "--from-file", "together with --dry-run: there is no server to change", args.from_file
             )
         from colibri.cli.place_file import plan_file
 
-        _print(
-            plan_file(args.loads, getattr(args, "workers", None), getattr(args, "replicas", None)), args.json
-        )
+        workers, replicas = getattr(args, "for_workers", None), getattr(args, "for_replicas", None)
+        _print(plan_file(args.from_file, workers, replicas), args.json)
         return 0
-    for option in ("workers", "replicas"):
+    for option in ("for_workers", "for_replicas"):
         if hasattr(args, option):
-            raise ConfigError(f"--{option}", "together with --loads", getattr(args, option))
+            raise ConfigError(
+                f"--{option.replace('_', '-')}", "together with --from-file", getattr(args, option)
+            )
     plans: list[pb.PlacementPlan] = []
 
     def follow(step: pb.ChangeProgress) -> None:

@@ -1,4 +1,4 @@
-"""A file of loads, checked and planned for: `colibri place --loads FILE`."""
+"""A file of loads, checked and planned for: `colibri place --from-file FILE`."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def plan_file(path: str, workers: int | None, replicas: int | None) -> dict[str,
 def _read(path: str) -> Mapping[str, Any]:
     try:
         if Path(path).stat().st_size > _MAX_BYTES:
-            raise ConfigError("--loads", f"a file of at most {_MAX_BYTES} bytes", path)
+            raise ConfigError("--from-file", f"a file of at most {_MAX_BYTES} bytes", path)
         document = json.loads(Path(path).read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError("--loads", "a readable JSON file", f"{path}: {error}") from error
+        raise ConfigError("--from-file", "a readable JSON file", f"{path}: {error}") from error
     if not isinstance(document, dict):
-        raise ConfigError("--loads", "a JSON object", type(document).__name__)
+        raise ConfigError("--from-file", "a JSON object", type(document).__name__)
     return document
 
 
@@ -86,7 +86,7 @@ def _of_status(document: Mapping[str, Any]) -> dict[str, Any]:
         }
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ConfigError(
-            "--loads", "the JSON of `colibri status --loads --experts --json`", repr(error)
+            "--from-file", "the JSON of `colibri status --loads --experts --json`", repr(error)
         ) from None
     return {**found, "holders": holders} if all(all(layer) for layer in holders) else found
 
@@ -107,7 +107,7 @@ def _loads(document: Mapping[str, Any]) -> Loads:
 def _workers(document: Mapping[str, Any]) -> list[Worker]:
     items = document.get("workers")
     if not isinstance(items, list) or not items:
-        raise ConfigError("workers", "a list of workers, or --workers N", items)
+        raise ConfigError("workers", "a list of workers, or --for-workers N", items)
     found = []
     for index, item in enumerate(items):
         field = f"workers[{index}]"

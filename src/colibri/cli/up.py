@@ -36,14 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_file(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "cluster",
-        type=Path,
-        nargs="?",
-        default=Path("cluster.yaml"),
-        metavar="CLUSTER.YAML",
-        help="Ray's file of the cluster",
-    )
+    parser.add_argument("cluster", type=Path, metavar="CLUSTER.YAML", help="Ray's file of the cluster")
 
 
 def run(args: argparse.Namespace) -> int:

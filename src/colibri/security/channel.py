@@ -147,8 +147,9 @@ class _Materials:
         except ConfigError as error:
             if known is None:
                 raise
+            # Told once: it counts as looked at, until the files change again.
             _log.warning("%s; channels get what was there before", error.message)
-            return known[1]
+            found = known[1]
         with self._lock:
             self._known[security] = (stamps, found)
         return found

@@ -15,6 +15,8 @@ CONNECT_ATTEMPT_MS = 5_000
 CONTROL_MESSAGE_BYTES = 4 << 20
 #: Streams of one connection at once, against rapid opening and resetting (CVE-2023-44487).
 MAX_STREAMS = 256
+#: Whoever connects and then says nothing is sent away; gRPC would keep it for two minutes.
+HANDSHAKE_TIMEOUT_MS = 10_000
 
 Options = list[tuple[str, int | str]]
 
@@ -43,6 +45,7 @@ def server_options(max_message_bytes: int = CONTROL_MESSAGE_BYTES) -> Options:
         # Two servers on one port would share its connections silently.
         ("grpc.so_reuseport", 0),
         ("grpc.max_concurrent_streams", MAX_STREAMS),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
         # Must not exceed the clients' ping interval, else they are sent away for "too many pings".
         ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_TIME_MS // 2),
     ]

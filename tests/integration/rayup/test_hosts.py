@@ -77,7 +77,7 @@ def test_ray_up_alone_serves_and_lost_hosts_come_back(
 
 
 def test_colibri_up_and_down(cluster: Cluster) -> None:
-    up = cluster.command("colibri", "up", "--json", "--wait", str(UP_S))
+    up = cluster.command("colibri", "up", "cluster.yaml", "--json", "--wait", str(UP_S))
     assert up.code == 0, up.err
     ready = json.loads(up.out)
     assert ready["target"] == cluster.target
@@ -96,7 +96,7 @@ def test_colibri_up_and_down(cluster: Cluster) -> None:
     cluster.lab.head.run(f"kill -9 {pid}")
     assert not wait_whole(cluster, time.monotonic() + UP_S, lost_first=True), cluster.log()
 
-    down = cluster.command("colibri", "down", "--json")
+    down = cluster.command("colibri", "down", "cluster.yaml", "--json")
     assert down.code == 0, down.out + down.err
     assert json.loads(down.out) == {
         "left": {host.address: "nothing" for host in cluster.lab.hosts},

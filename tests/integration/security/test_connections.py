@@ -20,6 +20,7 @@ from colibri.errors import ColibriError, TlsError, WorkerLost
 from colibri.load.targets.colibri_grpc import GrpcTarget
 from colibri.rpc.server import build_server
 from colibri.security.server import ServerSecurity
+from colibri.transport.options import HANDSHAKE_TIMEOUT_MS, server_options
 from tests.support.pki import Pki
 from tests.support.served import Served, serve
 from tests.support.tiny_engine import WAIT_S, TinyModel
@@ -205,6 +206,25 @@ def test_a_server_that_says_nothing_holds_up_nobody(pki: Pki) -> None:
         with pytest.raises(ColibriError), Client(target, security=pki.shows()) as client:
             client.wait_ready(1.0)
         assert time.monotonic() - begun < BOUND_S
+
+
+@pytest.mark.parametrize("protected", [True, False])
+def test_whoever_says_nothing_is_sent_away(protected: bool, pki: Pki) -> None:
+    """Connections that are opened and left so would fill a server up."""
+    key = "grpc.server_handshake_timeout_ms"
+    assert dict(server_options())[key] == HANDSHAKE_TIMEOUT_MS <= 10_000
+    options = [(name, 500 if name == key else value) for name, value in server_options()]
+    server = build_server(
+        [], listen="127.0.0.1:0", options=options, security=pki.serves() if protected else None
+    )
+    server.start()
+    try:
+        host, _, port = server.target.rpartition(":")
+        with socket.create_connection((host, int(port)), WAIT_S) as mute:
+            while mute.recv(4096):
+                pass  # a plain server says first what it can do
+    finally:
+        server.stop(0)
 
 
 def test_health_answers_whoever_has_a_connection(pki: Pki, servers: dict[str, Served]) -> None:

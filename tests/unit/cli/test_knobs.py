@@ -28,7 +28,9 @@ def test_every_option_is_read_somewhere() -> None:
 
 
 #: Of `serve`, but not of the deployment.
-OF_THE_SERVER = ("help", "model", "config", "listen", "grace", "json", "router_max_rows")
+OF_THE_SERVER = ("help", "model", "config", "listen", "grace", "json", "router_max_rows", "parent_pid")
+#: Refused without it: test_cluster_options.py.
+WITH_RAY = ("ray_address", "spread", "place_timeout")
 #: Of both, read together: tests/unit/cli/test_security_options.py.
 SECURITY = (
     "tls_cert",
@@ -53,7 +55,7 @@ def another(action: argparse.Action) -> list[str]:
     if action.nargs == 0:
         return [option]
     if action.choices is not None:
-        return [option, str(next(choice for choice in action.choices if choice != action.default))]
+        return [option, str([choice for choice in action.choices if choice != action.default][-1])]
     if action.metavar == "W=NAME,ADDR":
         return [option, "w0=n,10.0.0.1"]
     for text in ("3", "5", "64", "0.5"):
@@ -81,6 +83,7 @@ def test_every_option_of_serve_changes_the_deployment(
         return options.deployment_options(args, args.model), cluster_options(args)
 
     usual = ["--workers", "4"] if action.dest != "workers" else []
+    usual += ["--launcher", "ray"] if action.dest in WITH_RAY else []
     assert made(*usual, *another(action)) != made(*usual)
 
 

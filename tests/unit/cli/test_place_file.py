@@ -1,4 +1,4 @@
-"""`colibri place --loads FILE`: what is read, and what is refused."""
+"""`colibri place --from-file FILE`: what is read, and what is refused."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_the_json_of_status(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ("{", "--loads: expected a readable JSON file"),
-        ([], "--loads: expected a JSON object, got list"),
+        ("{", "--from-file: expected a readable JSON file"),
+        ([], "--from-file: expected a JSON object, got list"),
         (
             {"loads": [[1]], "worker": W},
             "expected the keys expert_bytes, holders, loads, replicas, workers, got worker",
@@ -86,7 +86,7 @@ def test_the_json_of_status(tmp_path: Path) -> None:
         ({"loads": [[1, "2"]], "workers": W}, r"loads\[0\]: expected numbers, got 2"),
         ({"loads": [[1, -2]], "workers": W}, r"loads\[0\]: expected finite numbers, none negative, got -2"),
         ({"loads": [[1, 2], [1]], "workers": W}, r"loads\[1\]: expected 2 experts, got 1"),
-        ({"loads": [[1, 2]]}, "workers: expected a list of workers, or --workers N"),
+        ({"loads": [[1, 2]]}, "workers: expected a list of workers, or --for-workers N"),
         ({"loads": [[1, 2]], "workers": [{"host": "x"}]}, r"workers\[0\]: expected an object with a name"),
         (
             {"loads": [[1, 2]], "workers": [{"name": "x", "cpu": 1}]},
@@ -110,7 +110,7 @@ def test_the_json_of_status(tmp_path: Path) -> None:
             {"loads": [[1, 2]], "workers": W, "holders": [[["a"], []]]},
             r"holders\[0\]\[1\]: expected a list of names, at least one",
         ),
-        ({"layers": [{"rows": [1]}], "workers": [{}]}, "--loads: expected the JSON of `colibri status"),
+        ({"layers": [{"rows": [1]}], "workers": [{}]}, "--from-file: expected the JSON of `colibri status"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, document: Any, message: str) -> None:
@@ -119,5 +119,5 @@ def test_what_is_refused(tmp_path: Path, document: Any, message: str) -> None:
 
 
 def test_no_file() -> None:
-    with pytest.raises(InvalidInput, match="--loads: expected a readable JSON file, got /nowhere"):
+    with pytest.raises(InvalidInput, match="--from-file: expected a readable JSON file, got /nowhere"):
         plan_file("/nowhere", 2, None)

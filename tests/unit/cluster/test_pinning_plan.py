@@ -137,7 +137,9 @@ def test_nodes_of_each_worker() -> None:
         1,
         0,
     ]
-    with pytest.raises(ConfigError, match=r"--numa-node: expected one of this machine's nodes \(0-1\), got 2"):
+    with pytest.raises(
+        ConfigError, match=r"--numa-node: expected one of this machine's nodes \(0-1\), got 2"
+    ):
         plan_workers(topology, Wanted(1, numa_nodes=(2,)))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from colibri.cluster.cgroup import read
+from colibri.expert_service.cpu_claims import host_claims
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,9 @@ class CpuPaths:
 @dataclass(frozen=True, slots=True)
 class Machine:
     """sysfs, proc, dev: roots; affinity: CPUs that this process may use; free_bytes: of the file system that holds
-    a path; bind: raises ColibriError where an address cannot be served; memfd: raises OSError where memory cannot
-    be shared without a name."""
+    a path; taken: CPUs that workers have, and their process ids, raises ConfigError where that cannot be told; bind:
+    raises ColibriError where an address cannot be served; memfd: raises OSError where memory cannot be shared without
+    a name."""
 
     sysfs: Path = Path("/sys")
     proc: Path = Path("/proc")
@@ -40,6 +42,7 @@ class Machine:
     python: tuple[int, int, int] = sys.version_info[:3]
     free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
     total_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).total
+    taken: Callable[[], Mapping[int, int]] = lambda: host_claims(os.environ).taken()
     bind: Callable[[str], None] = lambda listen: _bind(listen)
     memfd: Callable[[], None] = lambda: _memfd()
     cpu_paths: Callable[[], CpuPaths] = lambda: _cpu_paths()

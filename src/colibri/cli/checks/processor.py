@@ -9,7 +9,9 @@ from colibri.cli.checks.finding import Finding, fail, ok, warn
 from colibri.cli.checks.machine import Machine
 from colibri.cli.sizes import size
 from colibri.cluster.cpu_list import format_cpu_list
-from colibri.cluster.topology import UNKNOWN_NODE, Roots, Topology, discover
+from colibri.cluster.topology import UNKNOWN_NODE, NumaNode, Roots, Topology, discover
+from colibri.errors import ConfigError
+from colibri.expert_service.cpu_claims import DEFAULT_FILE, VARIABLE
 
 AREA = "processor"
 #: Paths best first, each with the flags of /proc/cpuinfo that it needs beyond the path below it.
@@ -31,6 +33,7 @@ def check(machine: Machine) -> Iterator[Finding]:
     yield from _paths(machine, flags)
     topology = discover(Roots(machine.sysfs, machine.proc), machine.affinity)
     yield from _threads(machine, topology)
+    yield from _workers(machine, topology)
     yield from _numa(machine, topology)
     yield from _clock(machine)
     yield from _governor(machine)
@@ -132,6 +135,31 @@ def _threads(machine: Machine, topology: Topology) -> Iterator[Finding]:
         yield ok(AREA, "threads", value)
 
 
+def _workers(machine: Machine, topology: Topology) -> Iterator[Finding]:
+    """Which CPUs workers have already."""
+    try:
+        taken = machine.taken()
+    except ConfigError as error:
+        mend = f"unset {VARIABLE}" if VARIABLE in machine.environ else f"chmod 666 {DEFAULT_FILE}"
+        yield fail(AREA, "claims", "not told", error.message, mend)
+        return
+    here = set(taken).intersection(topology.cpus)
+    if not here:
+        yield ok(AREA, "claims", "no worker has a CPU")
+        return
+    pids = sorted({taken[cpu] for cpu in here} - {0})
+    value = f"workers have CPUs {format_cpu_list(here)}" + (
+        f" (process {', '.join(map(str, pids))})" if pids else ""
+    )
+    free = sum(1 for node in topology.nodes for core in node.cores if here.isdisjoint(core))
+    yield ok(
+        AREA,
+        "claims",
+        value,
+        "" if free else "no core is free: a further worker starts with --share-cpus only",
+    )
+
+
 def _numa(machine: Machine, topology: Topology) -> Iterator[Finding]:
     nodes = [node for node in topology.nodes if node.id != UNKNOWN_NODE]
     if not nodes:
@@ -139,10 +167,12 @@ def _numa(machine: Machine, topology: Topology) -> Iterator[Finding]:
         return
     value = "; ".join(
         f"node {node.id}: CPUs {format_cpu_list(node.cpus) or 'none of ours'}, "
-        + (size(node.memory_bytes) if node.memory_bytes else "size not told")
+        + _memory(node)
+        + _distances(node, nodes)
         for node in nodes
     )
-    used = [node for node in nodes if node.cpus]
+    folder = "devices/system/node"
+    cut = [node for node in nodes if not node.cpus and machine.sys_text(f"{folder}/node{node.id}/cpulist")]
     if len(nodes) > 1 and machine.proc_text("sys/kernel/numa_balancing") not in ("", "0"):
         yield warn(
             AREA,
@@ -151,7 +181,7 @@ def _numa(machine: Machine, topology: Topology) -> Iterator[Finding]:
             "the kernel moves pages between nodes by itself, against the workers' pinning",
             "sysctl -w kernel.numa_balancing=0",
         )
-    elif len(nodes) > 1 and len(used) < len(nodes):
+    elif cut:
         yield warn(
             AREA,
             "NUMA",
@@ -161,6 +191,18 @@ def _numa(machine: Machine, topology: Topology) -> Iterator[Finding]:
         )
     else:
         yield ok(AREA, "NUMA", value)
+
+
+def _memory(node: NumaNode) -> str:
+    if not node.has_memory:
+        return "no memory of ours"
+    return size(node.memory_bytes) if node.memory_bytes else "size not told"
+
+
+def _distances(node: NumaNode, nodes: list[NumaNode]) -> str:
+    others = ((other.id, node.distance(other.id)) for other in nodes if other is not node)
+    told = ", ".join(f"{distance} to {other}" for other, distance in others if distance is not None)
+    return f", distance {told}" if told else ""
 
 
 def _clock(machine: Machine) -> Iterator[Finding]:

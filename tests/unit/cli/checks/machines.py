@@ -55,6 +55,7 @@ def machine(root: Path, changes: dict[str, str | None] | None = None, **fields: 
         python=(3, 12, 1),
         free_bytes=lambda path: 50 << 30,
         total_bytes=lambda path: 100 << 30,
+        taken=dict,
         bind=lambda listen: None,
         memfd=lambda: None,
         cpu_paths=lambda: CpuPaths(("avx512bf16", "avx512", "avx2", "portable"), "avx512bf16"),

@@ -8,6 +8,7 @@ import pytest
 from colibri.cli.checks.finding import Verdict
 from colibri.cli.checks.machine import CpuPaths
 from colibri.cli.checks.processor import check
+from colibri.errors import ConfigError
 from tests.unit.cli.checks.machines import machine, named
 
 OLD = "fpu sse avx avx2 fma f16c"
@@ -149,7 +150,41 @@ def test_numa(tmp_path: Path) -> None:
     half = named(list(check(machine(tmp_path / "c", TWO_NODES, affinity=frozenset({0, 1})))), "NUMA")
     assert half.verdict is Verdict.WARN
     assert "node 1: CPUs none of ours" in half.value
+    apart = {
+        **TWO_NODES,
+        "sys/devices/system/node/node0/distance": "10 21",
+        "sys/devices/system/node/node1/distance": "21 10",
+        "sys/devices/system/node/node1/cpulist": "",
+        "sys/devices/system/node/has_memory": "1",
+        "sys/devices/system/node/node0/cpulist": "0-3",
+    }
+    found = named(list(check(machine(tmp_path / "e", apart))), "NUMA")
+    assert (found.verdict, found.value) == (
+        Verdict.OK,
+        "node 0: CPUs 0-3, no memory of ours, distance 21 to 1; node 1: CPUs none of ours, 8.59 GB, distance 21 to 0",
+    )
     hidden: dict[str, str | None] = dict.fromkeys(TWO_NODES)
     hidden["sys/devices/system/node/node0/meminfo"] = None
     nothing = named(list(check(machine(tmp_path / "d", hidden))), "NUMA")
     assert (nothing.verdict, nothing.value) == (Verdict.OK, "the kernel names no node")
+
+
+def test_cpus_of_workers(tmp_path: Path) -> None:
+    none = named(list(check(machine(tmp_path / "a"))), "claims")
+    assert (none.verdict, none.value) == (Verdict.OK, "no worker has a CPU")
+    some = named(list(check(machine(tmp_path / "b", taken=lambda: {0: 12, 1: 12, 99: 7}))), "claims")
+    assert (some.value, some.why) == ("workers have CPUs 0-1 (process 12)", "")
+    all_of_them = named(
+        list(check(machine(tmp_path / "c", taken=lambda: dict.fromkeys(range(4), 0)))), "claims"
+    )
+    assert all_of_them.value == "workers have CPUs 0-3"
+    assert "--share-cpus" in all_of_them.why
+
+    def fail() -> dict[int, int]:
+        raise ConfigError(
+            "COLIBRI_CPU_CLAIMS", "a file that can be opened, or none", "/x (Permission denied)"
+        )
+
+    hidden = named(list(check(machine(tmp_path / "d", taken=fail))), "claims")
+    assert (hidden.verdict, hidden.mend) == (Verdict.FAIL, "chmod 666 /dev/shm/colibri-cpus")
+    assert "/x (Permission denied)" in hidden.why

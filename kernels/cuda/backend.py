@@ -1,0 +1,158 @@
+"""`CudaBackend`: the API of colibri.kernels.api over the kernels of source/."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colibri.kernels.aligned import aligned_bytes
+from colibri.kernels.api import (
+    F32,
+    U32,
+    Array,
+    Backend,
+    ComputeMode,
+    GateResult,
+    KvView,
+    PackedExpert,
+    PackedLinear,
+    RopeTable,
+    SamplingParams,
+    UnitBatch,
+)
+from colibri.kernels.cuda import attention, experts, products, routing, rows, sampling
+from colibri.kernels.cuda.device import Device, DeviceError
+from colibri.kernels.cuda.plan import TENSOR_ARCHITECTURE
+from colibri.kernels.cuda.weights import WeightCache
+from colibri.kernels.reference import ReferenceBackend
+from colibri.kernels.rope_table import build_rope_table
+
+#: Threads of a block of the row-wise kernels unless told otherwise.
+BLOCK_SIZE = 256
+#: Pinned host memory through which weights go to the device.
+DMA_BUFFER_SIZE = 64 << 20
+
+
+class CudaBackend:
+    """One device. Weights are copied to it at their first use and stay within `weight_bytes`, least recently used ones
+    leaving first; with more than that the experts of a call stream through, copies under compute.
+
+    block_size: threads of a block of the row-wise kernels, a multiple of 32 from 32 to 1024; never changes a bit.
+    weight_bytes: device memory for weights. dma_buffer_size: pinned host memory, bytes, at least 64 KiB. packer: what
+    packs weights, the same bytes from each (None: the reference backend). Raises ValueError naming the argument.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        weight_bytes: int,
+        block_size: int = BLOCK_SIZE,
+        dma_buffer_size: int = DMA_BUFFER_SIZE,
+        packer: Backend | None = None,
+    ) -> None:
+        if block_size % 32 or not 32 <= block_size <= 1024:
+            raise ValueError(f"block_size: expected a multiple of 32 from 32 to 1024, got {block_size!r}")
+        self._device: Device | None = device
+        self._weights = WeightCache(device, weight_bytes, dma_buffer_size)
+        self._block = block_size
+        self._packer = ReferenceBackend() if packer is None else packer
+
+    @property
+    def name(self) -> str:
+        return "cuda"
+
+    @property
+    def isa(self) -> str:
+        """'mma-sm90' where tensor cores multiply (their sums may differ between architectures), else 'simt'."""
+        architecture = self._open().architecture
+        return f"mma-sm{architecture}" if architecture >= TENSOR_ARCHITECTURE else "simt"
+
+    @property
+    def threads(self) -> int:
+        """Host threads that compute: the caller's."""
+        return 1
+
+    def close(self) -> None:
+        """Gives the device's memory back. A later call raises RuntimeError."""
+        if self._device is not None:
+            self._weights.clear()
+            self._device.close()
+        self._device = None
+
+    def allocate(self, nbytes: int) -> NDArray[np.uint8]:
+        return aligned_bytes(nbytes)
+
+    def pack_linear(self, weight: Array, mode: ComputeMode) -> PackedLinear:
+        return self._packer.pack_linear(weight, mode)
+
+    def pack_expert(self, gate: Array, up: Array, down: Array, mode: ComputeMode) -> PackedExpert:
+        return self._packer.pack_expert(gate, up, down, mode)
+
+    def quantize_linear(
+        self, weight: Array, dtype: str, group: int, importance: F32 | None = None
+    ) -> PackedLinear:
+        return self._packer.quantize_linear(weight, dtype, group, importance)
+
+    def quantize_expert(
+        self,
+        gate: Array,
+        up: Array,
+        down: Array,
+        dtype: str,
+        group: int,
+        importance: tuple[F32 | None, F32 | None] | None = None,
+    ) -> PackedExpert:
+        return self._packer.quantize_expert(gate, up, down, dtype, group, importance)
+
+    def embed(self, table: PackedLinear, ids: U32) -> F32:
+        return rows.embed(self._open(), self._weights, self._block, table, ids)
+
+    def rms_norm(self, x: F32, weight: F32, eps: float, mode: ComputeMode) -> Array:
+        return rows.rms_norm(self._open(), self._block, x, weight, eps, mode)
+
+    def linear(self, x: Array, weight: PackedLinear) -> F32:
+        return products.linear(self._open(), self._weights, x, weight)
+
+    def add_inplace(self, x: F32, y: F32) -> None:
+        rows.add_inplace(self._open(), self._block, x, y)
+
+    def rope_table(self, theta: float, head_dim: int, positions: int) -> RopeTable:
+        return build_rope_table(theta, head_dim, positions)
+
+    def rope_and_store(self, qkv: F32, rope: RopeTable, kv: KvView, heads: int) -> F32:
+        return attention.rope_and_store(self._open(), self._block, qkv, rope, kv, heads)
+
+    def attention(self, q: F32, kv: KvView, window: int | None, mode: ComputeMode) -> Array:
+        return attention.attention(self._open(), q, kv, window, mode)
+
+    def gate(self, x: Array, weight: PackedLinear, k: int) -> GateResult:
+        return routing.gate(self._open(), self._weights, x, weight, k)
+
+    def gate_and_group(self, x: Array, weight: PackedLinear, k: int) -> tuple[GateResult, U32, U32]:
+        """The gate, and its (row, slot) pairs sorted by expert, in one go on the device.
+
+        Also offsets [experts + 1] and order, indices row * k + slot; pairs of rows that are not ok are left out."""
+        return routing.gate_and_group(self._open(), self._weights, x, weight, k)
+
+    def group(self, keys: U32, buckets: int) -> tuple[U32, U32]:
+        return routing.group(self._open(), self._block, keys, buckets)
+
+    def expert_units(self, x: Array, experts_: Sequence[PackedExpert], batch: UnitBatch) -> F32:
+        return experts.expert_units(self._open(), self._weights, self._block, x, experts_, batch)
+
+    def merge(self, parts: Sequence[F32], part: U32, index: U32, row_offsets: U32) -> F32:
+        return rows.merge(self._open(), self._block, parts, part, index, row_offsets)
+
+    def sample(self, logits: F32, params: SamplingParams, output_index: int) -> int:
+        return sampling.sample(self._open(), logits, params, output_index)
+
+    def log_sum_exp(self, logits: F32) -> NDArray[np.float64]:
+        return sampling.log_sum_exp(self._open(), logits)
+
+    def _open(self) -> Device:
+        if self._device is None:
+            raise DeviceError("backend: expected an open one, got a closed one")
+        return self._device

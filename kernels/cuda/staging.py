@@ -1,0 +1,49 @@
+"""Host to device through a bounded ring of pinned memory: ordinary memory cannot be copied asynchronously."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colibri.kernels.cuda.device import Buffer, Device, Event
+
+#: Parts of the ring: one is filled while others are under way.
+PARTS = 4
+LEAST_BYTES = 64 << 10
+
+
+class StagingRing:
+    """total: bytes of pinned memory, at least LEAST_BYTES; taken at the first copy. Raises ValueError."""
+
+    def __init__(self, device: Device, total: int) -> None:
+        if total < LEAST_BYTES:
+            raise ValueError(f"dma_buffer_size: expected at least {LEAST_BYTES} bytes, got {total!r}")
+        self._device = device
+        self._part = total // PARTS // 4096 * 4096
+        self._memory: NDArray[np.uint8] | None = None
+        self._events: list[Event | None] = [None] * PARTS
+        self._next = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Pinned memory held now."""
+        return 0 if self._memory is None else self._memory.nbytes
+
+    def copy(self, target: Buffer, source: NDArray[np.uint8], after: Event | None) -> Event | None:
+        """Starts copying uint8 [n] to the beginning of `target`, not before `after`; returns when `source` was read.
+
+        The event of its end; None for nothing to copy."""
+        if self._memory is None:
+            self._memory = self._device.pinned(self._part * PARTS)
+        event: Event | None = None
+        for start in range(0, source.nbytes, self._part):
+            piece = source[start : start + self._part]
+            index = self._next
+            self._next = (index + 1) % PARTS
+            earlier = self._events[index]
+            if earlier is not None:
+                earlier.wait()
+            pinned = self._memory[index * self._part : index * self._part + piece.nbytes]
+            pinned[:] = piece
+            event = self._events[index] = self._device.copy_beside(target, start, pinned, after)
+        return event

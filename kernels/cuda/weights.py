@@ -1,0 +1,130 @@
+"""Weights on the device: copied at first use, within a byte budget, least recently used ones leaving first."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colibri.kernels.cuda.device import Buffer, Device, DeviceMemoryError, Event
+from colibri.kernels.cuda.plan import waves
+from colibri.kernels.cuda.staging import StagingRing
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(slots=True)
+class _Held:
+    """A copy on the device. source: whose copy; used: the launches that read it last (None: ask the device)."""
+
+    buffer: Buffer
+    source: weakref.ref[Bytes]
+    ready: Event | None
+    used: Event | None = None
+
+
+class WeightCache:
+    """Copies of host arrays, by identity: an array's bytes must not change once it was used.
+
+    budget: bytes on the device. dma_buffer_size: of the staging ring. Raises ValueError naming the argument."""
+
+    def __init__(self, device: Device, budget: int, dma_buffer_size: int) -> None:
+        if budget < 1:
+            raise ValueError(f"weight_bytes: expected at least 1 byte, got {budget!r}")
+        self._device = device
+        self._budget = budget
+        self._ring = StagingRing(device, dma_buffer_size)
+        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._bytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device now."""
+        return self._bytes
+
+    def clear(self) -> None:
+        self._device.synchronize()
+        self._held.clear()
+        self._bytes = 0
+
+    def use(self, arrays: list[Bytes]) -> list[Buffer]:
+        """Buffers that the next launches may read, all at once. Raises DeviceMemoryError when they are more than the
+        budget."""
+        return next(self.stream([arrays]))
+
+    def runs(self, sizes: list[int]) -> list[list[int]]:
+        """Indices of `sizes` cut into runs for `stream`: one where all fit, else halves of the budget, so that a run is
+        copied while the one before it is computed."""
+        return waves(sizes, self._budget if sum(sizes) <= self._budget else self._budget // 2)
+
+    def stream(self, runs: list[list[Bytes]]) -> Iterator[list[Buffer]]:
+        """The buffers of each run in turn. The next run's copies start when it is asked for, that is, after the caller
+        has launched what reads this one."""
+        before: list[_Held] = []
+        for arrays in runs:
+            need = sum(array.nbytes for array in {id(array): array for array in arrays}.values())
+            if need > self._budget:
+                raise DeviceMemoryError(
+                    f"weight_bytes: expected at least the {need} bytes that one launch reads, got {self._budget}"
+                )
+            kept = {id(array) for array in arrays}
+            now = [self._place(array, kept, before) for array in arrays]
+            for held in now:
+                if held.ready is not None:
+                    self._device.launches_wait(held.ready)
+                    held.ready = None
+            yield [held.buffer for held in now]
+            mark = self._device.mark()
+            for held in now:
+                held.used = mark
+            before = now
+
+    def _place(self, array: Bytes, kept: set[int], before: list[_Held]) -> _Held:
+        """The held copy of an array, made if need be. kept: arrays that must stay; before: copies that launches may
+        still read, which leave only when nothing else can."""
+        key = id(array)
+        held = self._held.get(key)
+        if held is not None and held.source() is array:
+            self._held.move_to_end(key)
+            held.used = None
+            return held
+        if held is not None:
+            self._drop(key)
+        left: list[_Held] = []
+        while self._bytes + array.nbytes > self._budget:
+            candidates = [k for k in self._held if k not in kept]
+            idle = [k for k in candidates if not any(self._held[k] is each for each in before)]
+            left.append(self._drop((idle or candidates)[0]))
+        buffer, after = self._memory(array.nbytes, left)
+        held = _Held(buffer, weakref.ref(array, lambda _, key=key: self._forget(key)), None)  # type: ignore[misc]
+        held.ready = self._ring.copy(buffer, array, after)
+        self._held[key] = held
+        self._bytes += array.nbytes
+        return held
+
+    def _memory(self, nbytes: int, left: list[_Held]) -> tuple[Buffer, Event]:
+        """Device memory, and what must be done before it is written: a buffer that left, where one has the size."""
+        for held in left:
+            if held.buffer.nbytes == nbytes:
+                return held.buffer, held.used or self._device.mark()
+        if left:
+            self._device.synchronize()  # frees are ordered by launches alone, copies run beside them
+            left.clear()
+        return self._device.empty(nbytes), self._device.mark()
+
+    def _drop(self, key: int) -> _Held:
+        held = self._held.pop(key)
+        self._bytes -= held.buffer.nbytes
+        return held
+
+    def _forget(self, key: int) -> None:
+        """The host array is gone."""
+        held = self._held.get(key)
+        if held is not None and held.source() is None:
+            if held.ready is not None:
+                held.ready.wait()
+            self._drop(key)
