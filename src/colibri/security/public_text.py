@@ -21,17 +21,19 @@ _TOKEN = re.compile(r"\bclb_[\w-]+")
 _hidden: tuple[str, ...] = ()
 
 
-def hide(*folders: Path) -> None:
-    """What lies in these folders is told by its name within them. Needed for those with blanks in their names, which
-    look like the end of a path."""
+def hide(*places: Path | str) -> None:
+    """What lies in these folders, or below these URLs, is told by its name within them. Needed for those with blanks in
+    their names, which look like the end of a path."""
     global _hidden
-    found = {
-        form
-        for folder in folders
-        for form in (str(folder), os.path.abspath(folder), os.path.realpath(folder))
-    }
+    found = {form for place in places for form in _forms(str(place))}
     # The longest first: one may lie in another.
-    _hidden = tuple(sorted({*_hidden, *found} - {"/", "."}, key=lambda name: (-len(name), name)))
+    _hidden = tuple(sorted({*_hidden, *found} - {"", "/", "."}, key=lambda name: (-len(name), name)))
+
+
+def _forms(place: str) -> set[str]:
+    if "://" in place:
+        return {place.rstrip("/")}
+    return {place.rstrip("/"), os.path.abspath(place), os.path.realpath(place)}
 
 
 def public_text(text: str) -> str:

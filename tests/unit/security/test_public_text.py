@@ -58,3 +58,8 @@ def test_known_folders_may_have_any_name(tmp_path: Path) -> None:
     for form in (folder, tmp_path / "link"):
         assert public_text(f"{form}/one two/config.json: missing") == "one two/config.json: missing"
         assert public_text(f"no {form} here") == "no <path> here"
+
+
+def test_known_urls() -> None:
+    hide("s3://bucket of ours/packs/m/")
+    assert public_text("s3://bucket of ours/packs/m/w1.safetensors: missing") == "w1.safetensors: missing"
