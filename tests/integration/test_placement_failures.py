@@ -20,6 +20,7 @@ from colibri.cluster import transaction
 from colibri.cluster.commands import Command, Drain, Move, Scale, Ticket
 from colibri.cluster.expert_calls import Cancellation, held_experts, load_experts
 from colibri.cluster.holders import copies, held_by, holders_of
+from colibri.cluster.local import Subprocesses
 from colibri.cluster.transaction import Report, Step
 from colibri.deadline import Deadline
 from colibri.errors import (
@@ -262,13 +263,15 @@ def test_a_worker_that_does_not_start(tiny_mixtral: Path, expected: list[Answer]
     with deployed(tiny_mixtral, 2) as deployment, Traffic(deployment, expected) as traffic:
         launcher = deployment.launcher
         assert launcher is not None
-        options = launcher._options
-        launcher._options = replace(options, backend="nonsense")
+        source = launcher._source
+        assert isinstance(source, Subprocesses)
+        options = source._options
+        source._options = replace(options, backend="nonsense")
         with pytest.raises(WorkerLost, match=r"worker w2 .* before it was ready"):
             carry_out(deployment, Scale(4))
         eventually(lambda: deployment.worker_names == ["w0", "w1"], 20.0, "the others are let go")
         traffic.wait()
-        launcher._options = options
+        source._options = options
         carry_out(deployment, Scale(3))
         traffic.wait()
         settled(deployment, 3)
