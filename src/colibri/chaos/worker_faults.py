@@ -11,7 +11,8 @@ import grpc
 
 from colibri.chaos.plan import Action, EventSpec
 from colibri.errors import ColibriError
-from colibri.rpc.status import from_rpc_error
+from colibri.security.channel import PLAIN
+from colibri.security.diagnose import failure
 from colibri.transport.options import channel_options
 from colibri.v1 import faults_pb2, faults_pb2_grpc
 from colibri.v1 import operator_pb2 as pb
@@ -96,11 +97,12 @@ class WorkerFaults:
 
 
 def _set(state: _Worker, life: Life) -> Counter[Action]:
-    with grpc.insecure_channel(state.target, options=channel_options()) as channel:
+    # In clear: faults are for deployments of this machine. One behind mTLS says so.
+    with PLAIN.open(state.target, channel_options()) as channel:
         stub: faults_pb2_grpc.FaultsStub = faults_pb2_grpc.FaultsStub(channel)
         request = faults_pb2.SetFaultsRequest(faults=list(state.rules.values()))
         try:
             reply = stub.SetFaults(request, timeout=_TIMEOUT_S)
         except grpc.RpcError as error:
-            raise from_rpc_error(error, f"worker {life[0]}") from None
+            raise failure(error, f"worker {life[0]}", state.target, PLAIN) from None
     return Counter({_ACTIONS[kind]: count for kind, count in reply.by_kind.items() if kind in _ACTIONS})
