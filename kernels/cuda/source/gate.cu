@@ -145,7 +145,6 @@ extern "C" __global__ void __launch_bounds__(512)
     for (u32 digit = 0; digit < DIGITS; digit++) places[digit * threads + thread] = 0;
     for (u32 i = begin; i < end; i++) places[(keys[from ? from[i] : i] >> 4 * pass) % DIGITS * threads + thread]++;
     u32 done = 0;
-    __syncthreads();
     for (u32 digit = 0; digit < DIGITS; digit++) {  // digit by digit, thread by thread
       u32 mine = places[digit * threads + thread];
       u32 below = block_scan(mine, sums, &total);

@@ -28,7 +28,6 @@ __device__ inline u64 block_largest(const float* logits, u32 count, u64* shared,
     __syncthreads();
   }
   best = shared[0];
-  __syncthreads();
   *bad = best == ~0ull;
   return best;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,16 +19,24 @@ Array = NDArray[Any]
 LATE_COPIES, DESCENDING = 1, 2
 
 
-class HostBuffer:
-    """Memory of its own malloc (AddressSanitizer watches its bounds), on a 64-byte boundary, filled with 0xff: NaN."""
+#: Bytes behind a buffer that no kernel may write.
+_GUARD = 64
 
-    def __init__(self, nbytes: int) -> None:
-        self._raw = np.full(nbytes + 64, 0xFF, dtype=np.uint8)
-        start = -self._raw.ctypes.data % 64
-        # The end of the block is the end of the memory, so that what lies behind it is found.
-        self.bytes = self._raw[start : start + nbytes] if nbytes % 64 == 0 else self._raw[start:][:nbytes]
-        self.pointer = self.bytes.ctypes.data
+
+class HostBuffer:
+    """Memory filled with 0xff: NaN. guarded: on a 64-byte boundary, what lies behind it is looked after; else it is a
+    block of malloc's own, whose bounds AddressSanitizer watches."""
+
+    def __init__(self, nbytes: int, guarded: bool = True) -> None:
+        raw = np.full(nbytes + (64 + _GUARD if guarded else 0), 0xFF, dtype=np.uint8)
+        start = -raw.ctypes.data % 64 if guarded else 0
+        self.bytes = raw[start : start + nbytes]
+        self._behind = raw[start + nbytes : start + nbytes + _GUARD]
+        self.pointer = raw.ctypes.data + start
         self.nbytes = nbytes
+
+    def check(self) -> None:
+        assert (self._behind == 0xFF).all(), "a kernel wrote behind a buffer"
 
 
 class HostEvent:
@@ -52,6 +61,7 @@ class EmulatedDevice:
         budget: int | None = None,
         processors: int = 3,
         library: Callable[[str], Library] = library_of,
+        guarded: bool = True,
     ) -> None:
         self.name = "emulated"
         self.architecture = architecture
@@ -60,21 +70,27 @@ class EmulatedDevice:
         self.launches: list[tuple[str, int, int]] = []
         self._budget = budget
         self._library = library
+        self._guarded = guarded
+        self._buffers: weakref.WeakSet[HostBuffer] = weakref.WeakSet()
         self._copies: dict[int, tuple[Buffer, int, Array]] = {}
         self._events = 0
 
     def empty(self, nbytes: int) -> Buffer:
         if self._budget is not None and nbytes > self._budget:
             raise DeviceMemoryError(f"memory: budget of {self._budget} bytes, {nbytes} needed")
-        return HostBuffer(nbytes)
+        buffer = HostBuffer(nbytes, self._guarded)
+        self._buffers.add(buffer)
+        return buffer
 
     def zeros(self, nbytes: int) -> Buffer:
-        buffer = HostBuffer(nbytes)
+        buffer = self.empty(nbytes)
+        assert isinstance(buffer, HostBuffer)
         buffer.bytes[:] = 0
         return buffer
 
     def upload(self, array: Array) -> Buffer:
-        buffer = HostBuffer(array.nbytes)
+        buffer = self.empty(array.nbytes)
+        assert isinstance(buffer, HostBuffer)
         buffer.bytes[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         return buffer
 
@@ -87,6 +103,8 @@ class EmulatedDevice:
         self.launches.append((kernel, grid, threads))
         values = [_bytes(argument) for argument in arguments]
         self._library(kernel).start(kernel, grid, threads, shared, values, self.schedule)
+        for buffer in self._buffers:
+            buffer.check()
 
     def pinned(self, nbytes: int) -> Array:
         return np.full(nbytes, 0xFF, dtype=np.uint8)
