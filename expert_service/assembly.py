@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from functools import partial
 
@@ -68,7 +69,8 @@ class WorkerServer:
             draining=threading.Event(),
             faults=Faults() if config.allow_faults else None,
         )
-        numerics = expert_numerics(model, self._backend.name, mode)
+        family = self._backend.isa if self._backend.name == "cuda" else "any"
+        numerics = expert_numerics(model, self._backend.name, mode, family)
         identity = Identity(
             model_hash=model.model_hash(),
             pack_hash=model.pack_hash,
@@ -81,7 +83,11 @@ class WorkerServer:
             shares_memory=config.share_memory,
         )
         self.worker = worker
-        self._packer = make_backend(self._backend.name, threads=1, isa=self._backend.isa)
+        # Weights for a GPU are packed by a CPU: the same bytes.
+        on_gpu = self._backend.name == "cuda"
+        self._packer = make_backend(
+            "cpu" if on_gpu else self._backend.name, threads=1, isa=None if on_gpu else self._backend.isa
+        )
         self._servicer = ExpertServicer(
             worker,
             identity,
@@ -126,9 +132,33 @@ class WorkerServer:
 
 
 def _make_backend(config: WorkerConfig) -> Backend:
+    if config.device != "cpu":
+        return _make_cuda(config)
     # The reference backend has one thread and no pinning of its own: the process is pinned already.
     cpus = config.cpus if config.backend == "cpu" and config.cpus else None
     try:
         return make_backend(config.backend, threads=config.threads, isa=config.isa, cpus=cpus)
     except ValueError as error:
         raise ConfigError("backend", "a backend, threads and isa that this machine has", error) from error
+
+
+def _make_cuda(config: WorkerConfig) -> Backend:
+    """Raises ConfigError without CuPy, a driver, that device or its memory, and for another NUMA node."""
+    from colibri.kernels.cuda.compiler import default_cache
+    from colibri.kernels.cuda.device import DeviceError
+    from colibri.kernels.cuda.opening import choose_device, open_cuda
+
+    try:
+        index = choose_device(config.device, lambda _: None)
+        return open_cuda(
+            index or 0,
+            numa_node=config.numa_node,
+            cache=default_cache(os.environ),
+            block_size=config.gpu_block_size,
+            dma_buffer_size=config.dma_buffer_size,
+            packer=make_backend("cpu", threads=config.threads, cpus=config.cpus or None),
+        )
+    except (DeviceError, ValueError) as error:
+        raise ConfigError(
+            "--device", f"a device that {config.device} names and can be used", error
+        ) from error

@@ -16,8 +16,9 @@ class WorkerConfig:
 
     model: folder of the checkpoint or pack, or a pack's URL, the only place experts come from. name, incarnation: who
     this is; the pair is never reused. listen: "unix:/path" or "host:port" (port 0: a free one). compute_mode: 'fp32' or
-    'bf16'. backend, threads, isa: as in colibri.kernels.factory.make_backend. cpus: CPUs to run on (none: as
-    inherited). numa_node: node for weights (-1: as inherited). oversubscribed: the CPUs are another worker's,
+    'bf16'. backend, threads, isa: as in colibri.kernels.factory.make_backend. device: 'cuda:N' computes there instead,
+    with gpu_block_size threads in a block and dma_buffer_size bytes of pinned memory; 'cpu': not. cpus: CPUs to run on
+    (none: as inherited). numa_node: node for weights (-1: as inherited). oversubscribed: the CPUs are another worker's,
     too: claimed together with others, and reported. crossing: what is to be reported of CPUs and memory that lie on
     different nodes (empty: they do not). max_rows: rows of one request. max_queued: requests that may wait.
     max_streams: routers at once. grace_s: seconds for what is in flight after SIGTERM. parent_pid: the
@@ -36,6 +37,9 @@ class WorkerConfig:
     backend: str = "cpu"
     threads: int | None = None
     isa: str | None = None
+    device: str = "cpu"
+    gpu_block_size: int = 256
+    dma_buffer_size: int = 64 << 20
     cpus: tuple[int, ...] = ()
     numa_node: int = -1
     oversubscribed: bool = False

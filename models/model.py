@@ -71,12 +71,12 @@ def expert_bytes(model: Model, mode: ComputeMode) -> int:
     return packed_expert_bytes(kind.dtype, model.config.hidden, model.config.ffn, kind.group)
 
 
-def expert_numerics(model: Model, backend: str, mode: ComputeMode) -> ExpertNumerics:
-    """What its experts compute on a backend, by name."""
+def expert_numerics(model: Model, backend: str, mode: ComputeMode, family: str = "any") -> ExpertNumerics:
+    """What its experts compute on a backend, by name and, of CUDA, instruction family."""
     kind = formats(model, mode)[0]
     if kind.quantised:
-        return ExpertNumerics.of_quantised(backend, mode.value, kind.dtype, kind.group)
-    return ExpertNumerics.of(backend, mode.value, kind.dtype)
+        return ExpertNumerics.of_quantised(backend, mode.value, kind.dtype, kind.group, family)
+    return ExpertNumerics.of(backend, mode.value, kind.dtype, family)
 
 
 def engine_numerics(model: Model, backend: str, mode: ComputeMode) -> EngineNumerics:

@@ -18,6 +18,10 @@ class MemoryBudget:
         self._lock = threading.Lock()
 
     @property
+    def limit(self) -> int:
+        return self._limit
+
+    @property
     def held(self) -> int:
         return self._held
 

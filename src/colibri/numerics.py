@@ -30,14 +30,16 @@ class ExpertNumerics:
     revision: int = NUMERICS_REVISION
 
     @classmethod
-    def of(cls, backend: str, compute_mode: str, stored_dtype: str) -> Self:
+    def of(cls, backend: str, compute_mode: str, stored_dtype: str, family: str = "any") -> Self:
         """What plain weights of `stored_dtype` compute in a mode: rows travel in the mode's own dtype, and
         bf16 mode packs every checkpoint as bf16."""
         weights = "bf16" if compute_mode == "bf16" else stored_dtype
-        return cls(backend, compute_mode, weights, wire_dtype=compute_mode)
+        return cls(backend, compute_mode, weights, wire_dtype=compute_mode, family=family)
 
     @classmethod
-    def of_quantised(cls, backend: str, compute_mode: str, dtype: str, group: int) -> Self:
+    def of_quantised(
+        cls, backend: str, compute_mode: str, dtype: str, group: int, family: str = "any"
+    ) -> Self:
         """What an int8 or int4 pack computes in a deployment of this mode, 'fp32' or 'bf16': its rows travel in
         the mode's dtype and are quantised where the expert is.
 
@@ -50,7 +52,9 @@ class ExpertNumerics:
         ):
             if value not in allowed:
                 raise ValueError(f"{name}: expected one of {allowed}, got {value!r}")
-        return cls(backend, "int8", f"{dtype}g{group}", wire_dtype=compute_mode)
+        # CUDA dequantises weights and takes rows as they are; elsewhere rows become int8, too.
+        arithmetic = compute_mode if backend == "cuda" else "int8"
+        return cls(backend, arithmetic, f"{dtype}g{group}", wire_dtype=compute_mode, family=family)
 
     @property
     def deployment_mode(self) -> str:

@@ -12,6 +12,8 @@ from colibri.cli.parser import integer, number
 from colibri.cli.pinning_options import add_worker_pinning
 from colibri.cli.security_options import add_server_security, server_security
 
+_GPU_OPTIONS = ("gpu_block_size", "dma_buffer_size")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
@@ -55,6 +57,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="bytes that experts may take; a load of more is refused (default: any)",
     )
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        metavar="DEVICE",
+        help="cpu, cuda:N, or auto: cuda:0 where it can be used; a GPU has an expert_numerics_id of its own",
+    )
+    parser.add_argument(
+        "--gpu-block-size",
+        type=integer(32, 1024),
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="threads of a block of the GPU's row-wise kernels, a multiple of 32 (default: 256)",
+    )
+    parser.add_argument(
+        "--dma-buffer-size",
+        type=integer(64 << 10, 1 << 40),
+        default=argparse.SUPPRESS,
+        metavar="BYTES",
+        help="pinned memory through which weights go to the GPU (default: 67108864)",
+    )
     add_server_security(parser, tokens=False)
     parser.add_argument(
         "--yielding-start",
@@ -97,6 +119,7 @@ def run(args: argparse.Namespace) -> int:
     if crossing:
         say(f"{args.name}: CROSSES NUMA NODES: {crossing}")
     settle(place, getattr(args, "parent_pid", None))
+    device = _device(args)
     config = WorkerConfig(
         model=args.model,
         name=args.name,
@@ -106,6 +129,8 @@ def run(args: argparse.Namespace) -> int:
         backend=args.backend,
         # The reference backend has one thread, whatever the place could bear.
         threads=place.threads if args.backend == "cpu" else args.cpu_threads,
+        device=device,
+        **{name: getattr(args, name) for name in _GPU_OPTIONS if hasattr(args, name)},
         cpus=place.cpus,
         numa_node=place.numa_node,
         oversubscribed=place.oversubscribed,
@@ -121,6 +146,28 @@ def run(args: argparse.Namespace) -> int:
         security=security,
     )
     return run_worker(config)
+
+
+def _device(args: argparse.Namespace) -> str:
+    """'cpu' or 'cuda:N'. Raises ConfigError for another word, and for options of a GPU without one."""
+    from colibri.cli.terminal import say
+    from colibri.errors import ConfigError
+    from colibri.kernels.cuda.opening import choose_device
+
+    try:
+        index = choose_device(args.device, say)
+    except ValueError as error:
+        raise ConfigError("--device", "auto, cpu or cuda:N", args.device) from error
+    if index is not None:
+        if args.backend != "cpu":
+            raise ConfigError("--backend", f"cpu, or none, with --device {args.device}", args.backend)
+        if getattr(args, "gpu_block_size", 32) % 32:
+            raise ConfigError("--gpu-block-size", "a multiple of 32", args.gpu_block_size)
+        return f"cuda:{index}"
+    for name in _GPU_OPTIONS:
+        if hasattr(args, name) and args.device != "auto":
+            raise ConfigError(f"--{name.replace('_', '-')}", "--device cuda:N or auto with it", args.device)
+    return "cpu"
 
 
 def _default_mode(model: Path | str) -> str:

@@ -1,4 +1,4 @@
-"""The kernels' checks find what they are for: faults put into the sources fail them, and AddressSanitizer finds nothing in
+"""The kernels' checks find what they are for: faults put into the sources fail them; AddressSanitizer finds nothing in
 the sources as they are, but what is wrong on purpose it does."""
 
 from __future__ import annotations

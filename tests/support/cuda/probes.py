@@ -1,7 +1,7 @@
 """A quick check of each module's kernels on an emulated device, under every schedule.
 
-Mutants of the sources must fail it, AddressSanitizer must find nothing in it. `python -m tests.support.cuda.probes MODULE
-LIBRARY` runs one."""
+Mutants of the sources must fail it, AddressSanitizer must find nothing in it. Run as a program it takes a module's name
+and its library."""
 
 from __future__ import annotations
 

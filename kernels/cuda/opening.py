@@ -1,0 +1,78 @@
+"""Which device `auto`, `cpu` or `cuda:N` means here, and the backend on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from colibri.kernels.api import Backend
+from colibri.kernels.cuda.backend import BLOCK_SIZE, DMA_BUFFER_SIZE, CudaBackend
+from colibri.kernels.cuda.cupy_device import CupyDevice, device_node, import_cupy, require_driver
+from colibri.kernels.cuda.device import DeviceError
+
+_CUDA = re.compile(r"cuda:(0|[1-9]\d{0,2})")
+#: Of the device's budget, what weights may take; the rest is for rows between kernels.
+_WEIGHT_SHARE = (3, 4)
+
+
+def parse_device(value: str) -> str:
+    """'auto', 'cpu' or 'cuda:N' as it is. Raises ValueError for anything else."""
+    if value in ("auto", "cpu") or _CUDA.fullmatch(value):
+        return value
+    raise ValueError(f"device: expected auto, cpu or cuda:N, got {value!r}")
+
+
+def choose_device(value: str, say: Callable[[str], None]) -> int | None:
+    """The CUDA device to use; None for the CPU. `auto`: the first one where it can be used, else the CPU; it is said.
+
+    Raises ValueError for what parse_device refuses."""
+    if parse_device(value) == "cpu":
+        return None
+    if value != "auto":
+        return int(value.removeprefix("cuda:"))
+    try:
+        cupy = import_cupy()
+        require_driver(cupy)
+        if int(cupy.cuda.runtime.getDeviceCount()) == 0:
+            raise DeviceError("device: expected one, got none")
+    except DeviceError as error:
+        say(f"device auto: the CPU ({error})")
+        return None
+    say("device auto: cuda:0")
+    return 0
+
+
+def check_node(index: int, device: int, worker: int) -> None:
+    """Raises DeviceError where a device hangs on another NUMA node than its worker (-1: not known, or any)."""
+    if device >= 0 and worker >= 0 and device != worker:
+        raise DeviceError(
+            f"numa_node: expected {device}, the node of cuda:{index}, got {worker} (--numa-node {device})"
+        )
+
+
+def open_cuda(
+    index: int,
+    *,
+    numa_node: int,
+    cache: Path | None,
+    memory_bytes: int | None = None,
+    block_size: int = BLOCK_SIZE,
+    dma_buffer_size: int = DMA_BUFFER_SIZE,
+    packer: Backend | None = None,
+) -> CudaBackend:
+    """The backend on device `index`. numa_node: of the worker (-1: any). memory_bytes: budget of device memory (None:
+    9/10 of what is free). cache: of compiled kernels.
+
+    Raises DeviceError without CuPy, a driver or that device, or for another NUMA node; ValueError naming an argument.
+    """
+    check_node(index, device_node(index), numa_node)
+    device = CupyDevice(index, memory_bytes=memory_bytes, pinned_bytes=dma_buffer_size, cache=cache)
+    part, whole = _WEIGHT_SHARE
+    return CudaBackend(
+        device,
+        weight_bytes=device.memory.limit * part // whole,
+        block_size=block_size,
+        dma_buffer_size=dma_buffer_size,
+        packer=packer,
+    )
