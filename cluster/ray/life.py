@@ -136,7 +136,7 @@ class RayLife:
         except ColibriError as error:
             self._failure, end = error, Ended("did not start", error.message)
         except Exception as error:  # whatever Ray may raise must not leave anybody waiting
-            end = Ended(f"is lost to Ray ({_plain(error)})", "")
+            end = Ended(f"was lost to Ray ({type(error).__name__})", "")
         if self._begun:
             self._actors.spent(self.name)
         with self._changed:
