@@ -134,7 +134,7 @@ def test_an_unfinished_pack_of_another_recipe_is_thrown_away(model: Path, tmp_pa
     assert build_pack(checkpoint, out, as_format("int8g64"), PLAIN).kept == 0
 
 
-@pytest.mark.parametrize("damage", ["torn", "gone", "short"])
+@pytest.mark.parametrize("damage", ["torn", "garbage", "gone", "short"])
 def test_a_damaged_journal_or_file_is_made_again(model: Path, tmp_path: Path, damage: str) -> None:
     checkpoint, out, kind = Checkpoint.open(model), tmp_path / "out", as_format("int4g32")
     with pytest.raises(KeyboardInterrupt):
@@ -143,6 +143,10 @@ def test_a_damaged_journal_or_file_is_made_again(model: Path, tmp_path: Path, da
     if damage == "torn":
         journal = folder / "journal.jsonl"
         journal.write_bytes(journal.read_bytes()[:-30])
+    elif damage == "garbage":
+        journal = folder / "journal.jsonl"
+        first, second, *rest = journal.read_bytes().splitlines(keepends=True)
+        journal.write_bytes(b"".join([bytes(len(first) - 1) + b"\n", b"[]\n", b"{}\n", *rest, second]))
     elif damage == "gone":
         (folder / "dense.safetensors").unlink()
     else:
