@@ -85,5 +85,7 @@ def _left(children: dict[int, str], threads: set[threading.Thread]) -> list[str]
 
 
 def _is_grpcs(thread: threading.Thread) -> bool:
+    if isinstance(thread, threading._DummyThread):  # not Python's own: one of grpc's that has called Python once
+        return True
     target = getattr(thread, "_target", None)
     return getattr(target, "__module__", "").startswith("grpc")

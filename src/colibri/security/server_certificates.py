@@ -70,9 +70,9 @@ class ServerCertificates:
         try:
             found = self._load()
         except ColibriError as error:
-            _tell(logging.ERROR, f"{error.message}; connections get the certificate from before")
+            _log.error("%s; connections get the certificate from before", error.message)
             return None
-        _tell(logging.INFO, f"--tls-cert: {self._certificate}, read again")
+        _log.info("--tls-cert: %s, read again", self._certificate)
         return found
 
     def _look(self) -> list[Stamp | None]:
@@ -84,11 +84,6 @@ class ServerCertificates:
         check_valid(pair, self._certificate, "--tls-cert", self._now(), as_server=True)
         authorities = None if self._client_ca is None else read_authorities(self._client_ca, "--client-ca")
         return grpc.ssl_server_certificate_configuration([(pair.key, pair.certificate)], authorities)
-
-
-def _tell(level: int, text: str) -> None:
-    # Logging asks for the thread's name, and for one of grpc's Python would keep an entry for ever.
-    threading.Thread(target=_log.log, args=(level, text), name="colibri-certificates").start()
 
 
 def check_valid(pair: KeyPair, path: Path, field: str, now: float, *, as_server: bool) -> Facts:
