@@ -85,7 +85,8 @@ def _left(children: dict[int, str], threads: set[threading.Thread]) -> list[str]
 
 
 def _is_grpcs(thread: threading.Thread) -> bool:
-    if isinstance(thread, threading._DummyThread):  # not Python's own: one of grpc's that has called Python once
+    # Not started by Python: one of grpc's own that has called Python once.
+    if isinstance(thread, threading._DummyThread):
         return True
     target = getattr(thread, "_target", None)
     return getattr(target, "__module__", "").startswith("grpc")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -17,6 +18,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from colibri.client.operator import Operator
 from colibri.errors import PermissionDenied
+from colibri.v1 import expert_pb2, expert_pb2_grpc
 from tests.support.clusters import answer, deployed, eventually
 from tests.support.pki import Pki, new_token
 from tests.support.serving import Serving, serving
@@ -226,7 +228,7 @@ def test_workers_take_nobody_else(deployment: tuple[Serving, Path, Path], pki: P
     with Operator(local(served), security=pki.shows(token_file=operator)) as asked:
         target = asked.status().workers[0].target
     with pki.shows("client").open(target, []) as channel, pytest.raises(grpc.RpcError) as caught:
-        channel.unary_unary("/colibri.v1.Expert/Status")(b"", timeout=20)
+        expert_pb2_grpc.ExpertStub(channel).Status(expert_pb2.StatusRequest(), timeout=20)
     assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
@@ -234,7 +236,7 @@ def test_no_reflection_where_others_reach_it(deployment: tuple[Serving, Path, Pa
     served, client, _ = deployment
     shown = pki.shows(token_file=client)
     with shown.open(local(served), []) as channel:
-        reflect = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+        reflect: Any = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
         replies = reflect(iter([b""]), timeout=20, metadata=shown.metadata())
         with pytest.raises(grpc.RpcError) as caught:
             next(replies)
