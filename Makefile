@@ -15,13 +15,14 @@ INSTALLED_FROM := pyproject.toml CMakeLists.txt $(shell find protos kernels src 
 # Prerequisites are worth one order: .test-extra also makes .installed.
 .NOTPARALLEL:
 
-.PHONY: help preflight install demo test lint types docs reach peers clean
+.PHONY: help preflight install demo test lint types docs reach gpu-check peers clean
 
 help:
 	@echo 'make demo             install, prepare the demo model, start a local cluster, answer a prompt'
 	@echo 'make test             lint, type-check and run every test'
 	@echo 'make docs             write the pages of docs/cli anew, from the code'
 	@echo 'make reach TOPIC=core measure against the targets of a topic and against peers'
+	@echo 'make gpu-check        check and time the CUDA kernels on a GPU, from source (ARGS: --quick, --full)'
 	@echo 'make peers            install what `make reach` compares with (torch, transformers)'
 	@echo 'make clean            remove what make made (not the models in ~/.cache/colibri)'
 
@@ -69,6 +70,10 @@ test: $(VENV)/.test-extra $(VENV)/.demo-source lint types
 
 reach: $(VENV)/.test-extra $(VENV)/.demo-source
 	@$(BIN)/python -m benchmarks.reach $(TOPIC) $(if $(JSON),--json $(JSON)) $(ARGS)
+
+# For a bare GPU machine: nothing is installed or built, PYTHON (or python3) needs NumPy and CuPy.
+gpu-check:
+	@$${PYTHON:-python3} benchmarks/cuda/gpu_check.py $(or $(ARGS),--quick --full) --json $(or $(JSON),gpu-check.json)
 
 peers: $(PEERS)/.installed
 

@@ -15,6 +15,7 @@ TOPICS = {
     "core": "benchmarks.core.lines",
     "surface": "benchmarks.surface",
     "failover": "benchmarks.failover.lines",
+    "cuda": "benchmarks.cuda.lines",
     "cpu-kernels": "benchmarks.cpu_kernels.model_lines",
     "cluster": "benchmarks.cluster.lines",
 }

@@ -34,7 +34,7 @@ def gate_and_group(
     if not len(x):
         return _none(k), np.zeros(weight.n + 1, dtype=np.uint32), np.zeros(0, dtype=np.uint32)
     gated = _launch(device, weights, x, weight, k)
-    offsets, order = _group(device, gated[3], gated[4], len(x) * k, weight.n + 1)
+    offsets, order = launch_group(device, gated[3], gated[4], len(x) * k, weight.n + 1)
     starts = device.download(offsets, (weight.n + 1,), np.uint32)
     return (
         _result(device, gated, len(x), k),
@@ -54,7 +54,7 @@ def group(device: Device, block: int, keys: U32, buckets: int) -> tuple[U32, U32
         device.launch(
             "count_keys", blocks(len(keys), block), block, 0, on_device, histogram, np.uint32(len(keys))
         )
-    offsets, order = _group(device, on_device, histogram, len(keys), buckets)
+    offsets, order = launch_group(device, on_device, histogram, len(keys), buckets)
     return (
         device.download(offsets, (buckets + 1,), np.uint32),
         device.download(order, (len(keys),), np.uint32),
@@ -74,13 +74,22 @@ def _none(k: int) -> GateResult:
     )
 
 
-_Gated = tuple[Buffer, Buffer, Buffer, Buffer, Buffer]
+#: chosen, weights, bad, keys, histogram
+Gated = tuple[Buffer, Buffer, Buffer, Buffer, Buffer]
 
 
-def _launch(device: Device, weights: WeightCache, x: Array, weight: PackedLinear, k: int) -> _Gated:
-    """chosen, weights, bad, keys, histogram."""
-    rows, experts = len(x), weight.n
+def _launch(device: Device, weights: WeightCache, x: Array, weight: PackedLinear, k: int) -> Gated:
     padded = padded_rows(x)
+    held = weights.use([weight.data])[0]
+    bf16 = x.dtype == np.uint16
+    return launch_gate(device, held, device.upload(padded), padded.shape[1], bf16, len(x), weight, k)
+
+
+def launch_gate(
+    device: Device, held: Buffer, x: Buffer, stride: int, bf16: bool, rows: int, weight: PackedLinear, k: int
+) -> Gated:
+    """held: the weight on the device; x [rows, stride], zeros behind weight.k."""
+    experts = weight.n
     width = 8 if experts <= 8 else 16 if experts <= 16 else 32
     logits, bad = device.empty(rows * experts * 4), device.zeros(rows * 4)
     device.launch(
@@ -88,10 +97,10 @@ def _launch(device: Device, weights: WeightCache, x: Array, weight: PackedLinear
         blocks(rows, _ROWS) * blocks(experts, width),
         32 * _WARPS,
         _WARPS * 32 * _ROWS * 4,
-        device.upload(padded),
-        np.uint32(padded.shape[1]),
-        np.int32(x.dtype == np.uint16),
-        weights.use([weight.data])[0],
+        x,
+        np.uint32(stride),
+        np.int32(bf16),
+        held,
         logits,
         bad,
         np.uint32(rows),
@@ -120,7 +129,7 @@ def _launch(device: Device, weights: WeightCache, x: Array, weight: PackedLinear
     return chosen, scores, bad, keys, histogram
 
 
-def _result(device: Device, gated: _Gated, rows: int, k: int) -> GateResult:
+def _result(device: Device, gated: Gated, rows: int, k: int) -> GateResult:
     chosen, scores, bad, _, _ = gated
     return GateResult(
         device.download(chosen, (rows, k), np.uint16),
@@ -129,9 +138,10 @@ def _result(device: Device, gated: _Gated, rows: int, k: int) -> GateResult:
     )
 
 
-def _group(
+def launch_group(
     device: Device, keys: Buffer, histogram: Buffer, count: int, buckets: int
 ) -> tuple[Buffer, Buffer]:
+    """offsets [buckets + 1] and order [count] of keys whose histogram is known."""
     offsets, order = device.empty((buckets + 1) * 4), device.empty(count * 4)
     device.launch(
         "group_keys",
