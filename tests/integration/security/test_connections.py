@@ -7,6 +7,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -166,6 +167,21 @@ def test_expired_certificates_are_refused_where_they_are_read(pki: Pki) -> None:
         build_server([], listen="127.0.0.1:0", security=pki.serves("expired-worker"))
     with pytest.raises(ColibriError, match=expected):
         Client("127.0.0.1:1", security=pki.shows("expired-client"))
+
+
+def test_a_server_whose_certificate_has_expired_meanwhile(pki: Pki) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool)
+        pair = (pki.key("expired-worker").read_bytes(), pki.cert("expired-worker").read_bytes())
+        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+        server.start()
+        try:
+            error = by_client(f"127.0.0.1:{port}", pki.shows())
+        finally:
+            server.stop(0).wait(WAIT_S)
+    assert isinstance(error, TlsError)
+    assert error.message == f"127.0.0.1:{port}: the server's certificate has expired"
+    assert "`the server's certificate has expired`" in PAGE.read_text()
 
 
 def test_a_certificate_is_for_servers_or_for_clients(pki: Pki) -> None:
