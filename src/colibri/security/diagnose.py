@@ -45,7 +45,12 @@ def may_be_tls(error: grpc.RpcError, *, waited: bool = False) -> bool:
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return waited
     text = error.details() or ""
-    return error.code() is grpc.StatusCode.UNAVAILABLE and not any(word in text for word in _NOBODY)
+    # A connection that was there and broke says nothing of connecting ("Socket closed").
+    return (
+        error.code() is grpc.StatusCode.UNAVAILABLE
+        and "connect" in text
+        and not any(word in text for word in _NOBODY)
+    )
 
 
 def explained(
