@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -67,7 +68,7 @@ def quick(backend: CudaBackend, results: Results, limit_s: float, clock: Callabl
             if clock() - begin > limit_s:
                 results.add(f"{name}, round {number + 1}", None, "left out: no time")
                 continue
-            seed = int(np.random.SeedSequence().entropy or 0) & 0xFFFFFFFF
+            seed = secrets.randbits(32)
             start = clock()
             try:
                 check(backend, np.random.default_rng(seed))

@@ -89,14 +89,8 @@ def on_gpu(judge: Callable[[dict[str, dict[str, Any]]], Outcome]) -> Outcome:
 def _gpu_lines() -> dict[str, dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "lines.json"
-        command = [
-            sys.executable,
-            ROOT / "benchmarks" / "cuda" / "gpu_check.py",
-            "--quick",
-            "--full",
-            "--json",
-            path,
-        ]
+        script = ROOT / "benchmarks" / "cuda" / "gpu_check.py"
+        command = [sys.executable, str(script), "--quick", "--full", "--json", str(path)]
         subprocess.run(command, check=False, timeout=_GPU_LIMIT_S, stdout=sys.stderr)
         rows = [json.loads(line) for line in path.read_text().splitlines()]
     return {row["name"]: row for row in rows}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,10 +57,10 @@ def full(index: int, results: Results, limit_s: float) -> None:
         for rows in ROWS:
             attempt(
                 f"FFN {dtype}, {rows} rows",
-                lambda d=dtype, w=weights[0], b=buffers, r=rows: _ffn(device, d, w, b, r, bandwidth, peak),
+                partial(_ffn, device, dtype, weights[0], buffers, rows, bandwidth, peak),
             )
     for rows in ROWS:
-        attempt(f"torch FFN, bf16, {rows} rows", lambda r=rows: _torch_ffn(r))
+        attempt(f"torch FFN, bf16, {rows} rows", partial(_torch_ffn, rows))
     device.close()
 
 

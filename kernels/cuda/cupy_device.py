@@ -20,7 +20,9 @@ from colibri.kernels.api import Array
 from colibri.kernels.cuda.compiler import compile_cubin
 from colibri.kernels.cuda.device import Argument, Buffer, DeviceError, DeviceMemoryError, Event
 from colibri.kernels.cuda.memory import MemoryBudget
+from colibri.kernels.cuda.small_uploads import SmallUploads
 from colibri.kernels.cuda.sources import module_of
+from colibri.kernels.cuda.staging import SMALL_SHARE
 
 #: Least compute capability: that of bf16 rows by plain FMA, nanosleep and acquire loads.
 LEAST_ARCHITECTURE = 70
@@ -90,6 +92,7 @@ class CupyDevice:
             self._stream = cupy.cuda.Stream(non_blocking=True)
             self._beside = cupy.cuda.Stream(non_blocking=True)
         self._pinned_budget = MemoryBudget("dma_buffer_size", pinned_bytes)
+        self._small: SmallUploads | None = None
 
     @property
     def architecture(self) -> int:
@@ -153,6 +156,8 @@ class CupyDevice:
         source = np.ascontiguousarray(array)
         buffer = self.empty(source.nbytes)
         if source.nbytes:
+            placed = self._small_uploads().place(source.reshape(-1).view(np.uint8))
+            source = source if placed is None else placed
             with self._current():  # from ordinary memory: returns when the source has been read
                 self._runtime.memcpyAsync(
                     buffer.pointer,
@@ -188,6 +193,11 @@ class CupyDevice:
         with self._current():
             memory = self._cupy.cuda.alloc_pinned_memory(nbytes)
         return np.frombuffer(memory, dtype=np.uint8, count=nbytes)
+
+    def _small_uploads(self) -> SmallUploads:
+        if self._small is None:
+            self._small = SmallUploads(self.pinned(self._pinned_budget.limit // SMALL_SHARE), self.mark)
+        return self._small
 
     def copy_beside(
         self, target: Buffer, offset: int, source: NDArray[np.uint8], after: Event | None

@@ -9,6 +9,8 @@ from colibri.kernels.cuda.device import Buffer, Device, Event
 
 #: Parts of the ring: one is filled while others are under way.
 PARTS = 4
+#: One part in so many of all pinned memory is not the ring's but for small arrays.
+SMALL_SHARE = 8
 LEAST_BYTES = 64 << 10
 
 
@@ -19,7 +21,7 @@ class StagingRing:
         if total < LEAST_BYTES:
             raise ValueError(f"dma_buffer_size: expected at least {LEAST_BYTES} bytes, got {total!r}")
         self._device = device
-        self._part = total // PARTS // 4096 * 4096
+        self._part = (total - total // SMALL_SHARE) // PARTS // 4096 * 4096
         self._memory: NDArray[np.uint8] | None = None
         self._events: list[Event | None] = [None] * PARTS
         self._next = 0

@@ -1,4 +1,4 @@
-"""Graphics processors and their driver. None is fine: this version computes on CPUs."""
+"""Graphics processors and their driver. None is fine: CPUs compute as well."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from colibri.cluster.pci import NVIDIA, UNKNOWN_NODE, display_controllers
 
 AREA = "GPU"
 _VENDORS = {NVIDIA: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel"}
-_UNUSED = "this version computes on CPUs only"
+_USE = "workers take one by `colibri expert --device cuda:N`"
 
 
 def check(machine: Machine) -> Iterator[Finding]:
@@ -23,9 +23,9 @@ def check(machine: Machine) -> Iterator[Finding]:
         cards.append((vendor, f"{card.address}{where}"))
     driver = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", machine.proc_text("driver/nvidia/version") + " ")
     if not cards and driver is None:
-        yield ok(AREA, "cards", "none", _UNUSED)
+        yield ok(AREA, "cards", "none", "CPUs compute")
         return
-    yield ok(AREA, "cards", "; ".join(f"{name} at {place}" for name, place in cards) or "none", _UNUSED)
+    yield ok(AREA, "cards", "; ".join(f"{name} at {place}" for name, place in cards) or "none", _USE)
     if any(name == "NVIDIA" for name, _ in cards) and driver is None:
         yield warn(
             AREA,
@@ -47,4 +47,4 @@ def check(machine: Machine) -> Iterator[Finding]:
     try:
         yield ok(AREA, "cupy", version("cupy-cuda12x"))
     except PackageNotFoundError:
-        yield ok(AREA, "cupy", "not installed", "the extra `gpu` would bring it; nothing needs it yet")
+        yield ok(AREA, "cupy", "not installed", "the extra `gpu` brings it, for `colibri expert --device cuda:N`")

@@ -11,6 +11,7 @@ from colibri.kernels.api import ComputeMode, PackedExpert
 from colibri.kernels.cuda.backend import CudaBackend
 from colibri.kernels.cuda.device import DeviceMemoryError
 from colibri.kernels.cuda.memory import MemoryBudget
+from colibri.kernels.cuda.small_uploads import SmallUploads
 from colibri.kernels.cuda.staging import LEAST_BYTES, StagingRing
 from colibri.kernels.cuda.weights import WeightCache
 from tests.conformance.kernels.support import stored, unit_batch
@@ -122,3 +123,32 @@ def test_the_block_size_is_that_of_the_row_kernels() -> None:
     for wrong in (0, 31, 1056):
         with pytest.raises(ValueError, match="block_size: expected a multiple of 32 from 32 to 1024"):
             CudaBackend(EmulatedDevice(), weight_bytes=1, block_size=wrong)
+
+
+def test_small_arrays_wait_only_for_copies_out_of_their_own_half() -> None:
+    marks: list[int] = []
+    waited: list[int] = []
+
+    class Mark:
+        def __init__(self) -> None:
+            self.number = len(marks)
+            marks.append(self.number)
+
+        def wait(self) -> None:
+            waited.append(self.number)
+
+    memory = np.zeros(2048, dtype=np.uint8)
+    small = SmallUploads(memory, Mark)
+    placed = []
+    for number in range(40):
+        source = random_bytes(100)
+        found = small.place(source)
+        assert found is not None
+        assert found.tobytes() == source.tobytes()
+        placed.append((number, found.ctypes.data - memory.ctypes.data))
+    assert {at // 1024 for _, at in placed} == {0, 1}
+    # Eight to a half: at each change what leaves is marked, what is entered again is waited for.
+    assert [at for _, at in placed[:9]] == [*range(0, 1024, 128), 1024]
+    assert marks == [0, 1, 2, 3]
+    assert waited == [0, 1, 2]
+    assert small.place(random_bytes(1025)) is None
