@@ -32,20 +32,31 @@ class Backend:
 
     def add_inplace(self, x: object, y: object) -> None: ...
 
+    def embed(self, table: object, ids: object) -> numpy.typing.NDArray[numpy.float32]: ...
+
+    def expert_units(self, x: object, experts: Sequence[object], group_expert: object, group_count: object, entry_row: object, entry_slot: object, entry_unit: object, entry_weight: object, unit_slots: object) -> numpy.typing.NDArray[numpy.float32]: ...
+
+    def gate(self, x: object, weight: object, k: int, int16: bool) -> tuple[numpy.typing.NDArray[numpy.uint16], numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.bool_], int]:
+        """(experts, weights, ok, rows that fp32 would have routed otherwise)"""
+
+    def top_k(self, logits: object, k: int, int16: bool) -> tuple[numpy.typing.NDArray[numpy.uint16], numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.bool_], int]:
+        """(experts, weights, ok, rows that fp32 would have routed otherwise)"""
+
+    def top_k_pass(self, logits: object, k: int, times: int) -> None:
+        """top_k so many times over, on one thread, without results."""
+
+    def group(self, keys: object, buckets: int) -> tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32]]:
+        """(offsets, order)"""
+
     def read_pass(self, data: object) -> int:
         """
         Sum of the data's 64-bit words modulo 2^64, read once in ascending order by all threads.
         """
 
-    def embed(self, table: object, ids: object) -> numpy.typing.NDArray[numpy.float32]: ...
-
-    def expert_units(self, x: object, experts: Sequence[object], group_expert: object, group_count: object, entry_row: object, entry_slot: object, entry_unit: object, entry_weight: object, unit_slots: object) -> numpy.typing.NDArray[numpy.float32]: ...
-
-    def gate(self, x: object, weight: object, k: int) -> tuple[numpy.typing.NDArray[numpy.uint16], numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.bool_]]:
-        """(experts, weights, ok)"""
-
-    def group(self, keys: object, buckets: int) -> tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32]]:
-        """(offsets, order)"""
+    def peak_pass(self, kind: str, steps: int) -> float:
+        """
+        Multiply-adds from registers, by all threads: the operations done (two each), 0 where the path has no such instruction. kind: 'fp32', 'bf16' or 'int8'.
+        """
 
     def linear(self, x: object, weight: object) -> numpy.typing.NDArray[numpy.float32]: ...
 

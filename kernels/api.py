@@ -65,16 +65,26 @@ class PackedExpert:
     group: int = 0
 
 
+class GatePrecision(enum.Enum):
+    """What orders a row's logits: themselves, or 16-bit integers scaled to the row's largest magnitude. Weights are the
+    softmax of the chosen fp32 logits either way (docs/numerics.md)."""
+
+    FP32 = "fp32"
+    INT16 = "int16"
+
+
 @dataclass(frozen=True, slots=True)
 class GateResult:
     """`experts` uint16 [rows, k], `weights` fp32 [rows, k] (slot 0 = largest logit), `ok` bool [rows].
 
-    A row that is not ok held NaN or Inf; its experts and weights are zero and must not be dispatched.
+    A row that is not ok held NaN or Inf; its experts and weights are zero and must not be dispatched. differing: rows
+    of which the fp32 logits would have chosen otherwise, in whatever slot (0 in fp32 precision).
     """
 
     experts: NDArray[np.uint16]
     weights: F32
     ok: NDArray[np.bool_]
+    differing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +227,14 @@ class Backend(Protocol):
         """q fp32 [rows, heads * head_dim] -> [rows, heads * head_dim] in the mode's row dtype."""
         ...
 
-    def gate(self, x: Array, weight: PackedLinear, k: int) -> GateResult:
-        """x [rows, hidden] in the mode's row dtype."""
+    def gate(
+        self, x: Array, weight: PackedLinear, k: int, precision: GatePrecision = GatePrecision.FP32
+    ) -> GateResult:
+        """x [rows, hidden] in the mode's row dtype; weight [experts, hidden], at most 65,536 experts; k: 1 to 16."""
+        ...
+
+    def top_k(self, logits: F32, k: int, precision: GatePrecision = GatePrecision.FP32) -> GateResult:
+        """The gate from logits fp32 [rows, experts] that are there already."""
         ...
 
     def group(self, keys: U32, buckets: int) -> tuple[U32, U32]:

@@ -14,6 +14,7 @@ from colibri.kernels.api import (
     U32,
     Array,
     ComputeMode,
+    GatePrecision,
     GateResult,
     KvView,
     PackedExpert,
@@ -32,9 +33,20 @@ def _to_bf16(mode: ComputeMode) -> bool:
     return mode is ComputeMode.BF16
 
 
+def _to_int16(precision: GatePrecision) -> bool:
+    if not isinstance(precision, GatePrecision):
+        raise TypeError(f"precision: expected a GatePrecision, got {type(precision).__name__}")
+    return precision is GatePrecision.INT16
+
+
 def supported_isas() -> list[str]:
     """Instruction paths that this machine runs, best first."""
     return _native.supported_isas()
+
+
+def huge_bytes(size: int) -> NDArray[np.uint8]:
+    """Zeroed bytes [size], 64-byte aligned; from 1 MiB on, whole pages of 2 MiB, advised to be huge."""
+    return _native.alloc(size)
 
 
 class CpuBackend:
@@ -123,6 +135,13 @@ class CpuBackend:
         What memory costs, to measure memory-bound calls against."""
         return self._native.read_pass(data)
 
+    def peak_pass(self, kind: str, steps: int) -> float:
+        """Multiply-adds from registers alone, by all threads; returns the operations done, two each.
+
+        kind: 'fp32', 'bf16' or 'int8', the instruction of this path; 0 where it has none. What arithmetic
+        costs, to measure compute-bound calls against."""
+        return self._native.peak_pass(kind, steps)
+
     def add_inplace(self, x: F32, y: F32) -> None:
         self._native.add_inplace(x, y)
 
@@ -145,8 +164,17 @@ class CpuBackend:
             q, kv.k, kv.v, kv.page_table, kv.row_sequence, kv.positions, window, _to_bf16(mode)
         )
 
-    def gate(self, x: Array, weight: PackedLinear, k: int) -> GateResult:
-        return GateResult(*self._native.gate(x, weight, k))
+    def gate(
+        self, x: Array, weight: PackedLinear, k: int, precision: GatePrecision = GatePrecision.FP32
+    ) -> GateResult:
+        return GateResult(*self._native.gate(x, weight, k, _to_int16(precision)))
+
+    def top_k(self, logits: F32, k: int, precision: GatePrecision = GatePrecision.FP32) -> GateResult:
+        return GateResult(*self._native.top_k(logits, k, _to_int16(precision)))
+
+    def top_k_pass(self, logits: F32, k: int, times: int) -> None:
+        """`top_k` so many times over, on one thread, without results: for a clock that Python would upset."""
+        self._native.top_k_pass(logits, k, times)
 
     def group(self, keys: U32, buckets: int) -> tuple[U32, U32]:
         return self._native.group(keys, buckets)

@@ -1,48 +1,329 @@
-// The k largest logits of a row and their softmax.
+// The k largest logits of each row and their softmax.
+//
+// Sixteen rows at a time. Up to kColumns experts: the rows are turned, so that a lane is a row, and each expert is placed
+// among the k best of all sixteen. More experts: blocks of 64, of which only the largest value is kept; k times the best
+// block is looked up, and its next value put in its place. Neither branches on a logit for k = 2, nor holds more than the
+// k best of a row.
 #pragma once
-#include "kernel_table.h"
+#include "gate_simd.h"
+#include "gate_types.h"
 #include "math16.h"
-#include "simd.h"
 
 namespace colibri {
 namespace COLIBRI_ISA {
 
-// Inserts behind every kept value that is not smaller, so that ties stay with the lower id; at most k are kept.
-COLIBRI_INLINE int insert_sorted(float* values, uint16_t* ids, int kept, int k, float value, uint16_t id) {
-  int at = kept < k ? kept : k - 1;
-  for (; at > 0 && value > values[at - 1]; at--) {
-    values[at] = values[at - 1];
-    ids[at] = ids[at - 1];
-  }
-  values[at] = value;
-  ids[at] = id;
-  return kept < k ? kept + 1 : k;
+constexpr int kColumns = 128;
+constexpr int kBlock = 64;
+constexpr int kMaxBlocks = 16;
+constexpr int kRowsAtOnce = 8;
+
+// The best of sixteen rows: slot s of row r at [s][r].
+struct Chosen {
+  float logits[kMaxChosen][16];
+  int32_t ids[kMaxChosen][16];
+  uint32_t bad;  // rows with NaN or Inf, a bit each
+};
+
+// What orders sixteen logits of one row, or, of a column, one logit of sixteen rows.
+struct ByLogit {};
+struct ByInt16 {
+  f32x16 scale;
+};
+COLIBRI_INLINE f32x16 key_of(const ByLogit&, f32x16 x) { return x; }
+COLIBRI_INLINE f32x16 key_of(const ByInt16& by, f32x16 x) { return rint(mul(x, by.scale)); }
+
+COLIBRI_INLINE f32x16 magnitude(f32x16 x) { return max(x, neg(x)); }
+// 32767 over the largest magnitude; 0, so that all are equal, where that is no finite number.
+COLIBRI_INLINE f32x16 int16_scale(f32x16 largest) {
+  const f32x16 scale = div(set1(32767.0f), largest);
+  // Above zero as well: of zeros alone the largest may be -0.
+  return select(less(scale, set1(__builtin_inff())), max(scale, zero16()), zero16());
 }
 
-// Slots hold the k largest, 1 <= k <= 16 and k <= experts. False, and nothing written, when a logit is NaN or Inf.
-static bool gate_row(const float* logits, int64_t experts, int k, uint16_t* ids, float* weights) {
-  const f32x16 largest = set1(3.4028234663852886e38f), smallest = set1(-3.4028234663852886e38f);
-  for (int64_t i = 0; i < experts; i += 16) {
-    const f32x16 v = load_n(logits + i, clamp16(experts - i));
-    if (to_bits(greater(v, largest)) | to_bits(less(v, smallest)) | to_bits(is_nan(v))) return false;
-  }
-  float values[16] = {};
-  int kept = 0;
-  for (int64_t i = 0; i < experts; i += 16) {
-    const int n = clamp16(experts - i);
-    uint32_t candidates = n == 16 ? 0xffffu : (1u << n) - 1u;
-    if (kept == k) candidates &= to_bits(greater(load_n(logits + i, n), set1(values[k - 1])));
-    for (; candidates; candidates &= candidates - 1u) {
-      const int64_t e = i + __builtin_ctz(candidates);
-      if (kept < k || logits[e] > values[k - 1]) kept = insert_sorted(values, ids, kept, k, logits[e], uint16_t(e));
+#define COLIBRI_INLINE_LAMBDA __attribute__((always_inline))
+
+// f(the id in all lanes, its logits in 16 rows); rows that are not there repeat the first.
+template <class F>
+COLIBRI_INLINE void for_columns(const float* x, int64_t n, int rows, F f) {
+  for (int64_t c = 0; c < n; c += 16) {
+    const int width = clamp16(n - c);
+    f32x16 v[16];
+#pragma GCC unroll 16
+    for (int r = 0; r < 16; r++) {
+      const float* from = x + (r < rows ? r : 0) * n + c;
+      v[r] = width == 16 ? load(from) : load_n(from, width);
+    }
+    transpose16(v);
+    const f32x16 first = set1(float(c));
+#pragma GCC unroll 16
+    for (int j = 0; j < 16; j++) {
+      if (j == width) break;
+      f(add(first, set1(float(j))), v[j]);
     }
   }
-  float e[16];
-  store(e, exp32(sub(load(values), set1(values[0]))));
-  float sum = e[0];
-  for (int s = 1; s < k; s++) sum = sum + e[s];
-  for (int s = 0; s < k; s++) weights[s] = e[s] / sum;
-  return true;
+}
+
+template <class Order>
+COLIBRI_INLINE void choose_2_of_columns(const float* x, int64_t n, int rows, Order order, Chosen& out) {
+  const f32x16 lowest = set1(-__builtin_inff());
+  f32x16 first = lowest, second = lowest, id0 = zero16(), id1 = zero16(), sum = zero16();
+  for_columns(x, n, rows, [&](f32x16 here, f32x16 logit) COLIBRI_INLINE_LAMBDA {
+    sum = poison(sum, logit);
+    const f32x16 key = key_of(order, logit);
+    const mask16 above0 = greater(key, first), above1 = greater(key, second);
+    // Values by minimum and maximum alone: a chain through masks would be three times as long.
+    second = max(second, min(first, key));
+    first = max(first, key);
+    id1 = select(above0, id0, select(above1, here, id1));
+    id0 = select(above0, here, id0);
+  });
+  store(out.logits[0], first);
+  store(out.logits[1], second);
+  store_int32(out.ids[0], id0);
+  store_int32(out.ids[1], id1);
+  out.bad = to_bits(is_nan(sum));
+}
+
+template <class Order>
+COLIBRI_INLINE void choose_of_columns(const float* x, int64_t n, int rows, int k, Order order, Chosen& out) {
+  const f32x16 lowest = set1(-__builtin_inff());
+  f32x16 sum = zero16();
+  float ids[kMaxChosen][16] = {};
+  for (int s = 0; s < k; s++) store(out.logits[s], lowest);
+  for_columns(x, n, rows, [&](f32x16 here, f32x16 logit) COLIBRI_INLINE_LAMBDA {
+    sum = poison(sum, logit);
+    const f32x16 key = key_of(order, logit);
+    mask16 above = greater(key, load(out.logits[k - 1]));
+    if (!to_bits(above)) return;
+    for (int s = k - 1; s > 0; s--) {
+      const f32x16 next = load(out.logits[s - 1]);
+      const mask16 higher = greater(key, next);
+      store(out.logits[s], select(higher, next, select(above, key, load(out.logits[s]))));
+      store(ids[s], select(higher, load(ids[s - 1]), select(above, here, load(ids[s]))));
+      above = higher;
+    }
+    store(out.logits[0], select(above, key, load(out.logits[0])));
+    store(ids[0], select(above, here, load(ids[0])));
+  });
+  for (int s = 0; s < k; s++) store_int32(out.ids[s], load(ids[s]));
+  out.bad = to_bits(is_nan(sum));
+}
+
+// Keys u * 16 .. of block b; behind the row's end -inf.
+template <bool kWhole, class Order>
+COLIBRI_INLINE f32x16 block_keys(const float* x, int64_t n, int64_t b, int u, const Order& order, f32x16* raw) {
+  const int64_t at = b * kBlock + u * 16;
+  if (kWhole) {
+    *raw = load(x + at);
+    return key_of(order, *raw);
+  }
+  const int count = clamp16(n - at);
+  *raw = load_n(x + (count ? at : 0), count);
+  return select(first_n(count), key_of(order, *raw), set1(-__builtin_inff()));
+}
+
+// Where a block's keys are equal to one of them, a bit each.
+template <class F>
+COLIBRI_INLINE uint64_t bits64(F f) {
+  return uint64_t(to_bits(f(0))) | uint64_t(to_bits(f(1))) << 16 | uint64_t(to_bits(f(2))) << 32 | uint64_t(to_bits(f(3))) << 48;
+}
+
+// kRowsAtOnce rows from `row` on (beyond `rows`: the first again), whose steps are independent and overlap.
+template <int kBlocks, bool kWhole, class Order>
+static void choose_of_blocks(const float* x, int64_t n, int row, int rows, int k, const Order* orders, Chosen& out) {
+  const f32x16 lowest = set1(-__builtin_inff());
+  const uint32_t last = 1u << ((n - 1) / kBlock);  // found where nothing is, in rows with NaN
+  const float* x_of[kRowsAtOnce];
+  f32x16 best[kRowsAtOnce];  // lane b: the largest key of block b that is not chosen yet
+  float value[kRowsAtOnce];
+  int block[kRowsAtOnce];
+  uint64_t chosen[kRowsAtOnce];  // of `block`, as far as they have this value: bits up to the latest
+  for (int i = 0; i < kRowsAtOnce; i++) {
+    x_of[i] = x + (row + i < rows ? row + i : 0) * n;
+    f32x16 v[kMaxBlocks], sum[4] = {zero16(), zero16(), zero16(), zero16()};
+    // Not unrolled whole: the compiler would keep all 64 vectors for the sums.
+#pragma GCC unroll 4
+    for (int b = 0; b < kBlocks; b++) {
+      f32x16 keys[4], raw;
+#pragma GCC unroll 4
+      for (int u = 0; u < 4; u++) {
+        keys[u] = block_keys<kWhole>(x_of[i], n, b, u, orders[i], &raw);
+        sum[u] = poison(sum[u], raw);
+      }
+      v[b] = max(max(keys[0], keys[1]), max(keys[2], keys[3]));
+    }
+    for (int b = kBlocks; b < kMaxBlocks; b++) v[b] = lowest;
+    best[i] = maxima16(v);
+    const bool nan = to_bits(is_nan(add(add(sum[0], sum[1]), add(sum[2], sum[3])))) != 0;
+    if (row + i < 16) out.bad |= uint32_t(nan) << (row + i);
+    block[i] = -1;
+    chosen[i] = 0;
+    value[i] = 0.0f;
+  }
+  for (int s = 0; s < k; s++) {
+    for (int i = 0; i < kRowsAtOnce; i++) {
+      const float largest = max16(best[i]);
+      const f32x16 t = set1(largest);
+      const int b = __builtin_ctz(to_bits(equal(best[i], t)) | last);
+      const uint64_t gone = chosen[i] & -uint64_t(b == block[i] && largest == value[i]);
+      f32x16 keys[4], raw;
+#pragma GCC unroll 4
+      for (int u = 0; u < 4; u++) keys[u] = block_keys<kWhole>(x_of[i], n, b, u, orders[i], &raw);
+      const uint64_t same = bits64([&](int u) COLIBRI_INLINE_LAMBDA { return equal(keys[u], t); }) & ~gone;
+      const int at = __builtin_ctzll(same | uint64_t(1) << 63);
+      const int64_t id = int64_t(b) * kBlock + at;
+      out.logits[s][row + i] = largest;
+      out.ids[s][row + i] = int32_t(id < n ? id : n - 1);
+      if (s + 1 == k) continue;
+      // What comes after this one: smaller keys, and equal ones with a higher id.
+      const uint64_t rest = same & (same - 1);
+      f32x16 left[4];
+#pragma GCC unroll 4
+      for (int u = 0; u < 4; u++)
+        left[u] = select(less(keys[u], t), keys[u], select(from_bits(uint32_t(rest >> (16 * u)) & 0xffffu), keys[u], lowest));
+      const float next = max16(max(max(left[0], left[1]), max(left[2], left[3])));
+      best[i] = select(from_bits(1u << b), set1(next), best[i]);
+      block[i] = b;
+      value[i] = largest;
+      chosen[i] = (uint64_t(2) << at) - 1;
+    }
+  }
+}
+
+// One row of any length: every logit that is above the worst of the kept ones is put in its place among them.
+template <class Order>
+static void choose_of_many(const float* x, int64_t n, int row, int k, const Order& order, Chosen& out) {
+  f32x16 sum = zero16();
+  int kept = 0;
+  float worst = -__builtin_inff();
+  for (int64_t i = 0; i < n; i += 16) {
+    const int count = clamp16(n - i);
+    const f32x16 logits = load_n(x + i, count);
+    sum = poison(sum, logits);
+    const f32x16 keys = key_of(order, logits);
+    float key[16];
+    store(key, keys);
+    uint32_t candidates = (count == 16 ? 0xffffu : (1u << count) - 1u);
+    if (kept == k) candidates &= to_bits(greater(keys, set1(worst)));
+    for (; candidates; candidates &= candidates - 1u) {
+      const int lane = __builtin_ctz(candidates);
+      if (kept == k && !(key[lane] > worst)) continue;
+      int at = kept < k ? kept : k - 1;
+      for (; at > 0 && key[lane] > out.logits[at - 1][row]; at--) {
+        out.logits[at][row] = out.logits[at - 1][row];
+        out.ids[at][row] = out.ids[at - 1][row];
+      }
+      out.logits[at][row] = key[lane];
+      out.ids[at][row] = int32_t(i + lane);
+      if (kept < k) kept++;
+      worst = out.logits[k - 1][row];
+    }
+  }
+  out.bad |= uint32_t(to_bits(is_nan(sum)) != 0) << row;
+}
+
+template <class Order>
+COLIBRI_INLINE void choose_blocks_of_rows(const float* x, int64_t n, int rows, int k, const Order* orders, Chosen& out) {
+  const int64_t blocks = (n + kBlock - 1) / kBlock;
+  for (int row = 0; row < rows; row += kRowsAtOnce) {
+    const Order* order = orders + row;
+    if (n == 16 * kBlock)
+      choose_of_blocks<16, true>(x, n, row, rows, k, order, out);
+    else if (n == 4 * kBlock)
+      choose_of_blocks<4, true>(x, n, row, rows, k, order, out);
+    else if (blocks <= 4)
+      choose_of_blocks<4, false>(x, n, row, rows, k, order, out);
+    else if (blocks <= 8)
+      choose_of_blocks<8, false>(x, n, row, rows, k, order, out);
+    else
+      choose_of_blocks<16, false>(x, n, row, rows, k, order, out);
+  }
+}
+
+// Softmax over the chosen logits, in slot order, and where the results go.
+static void finish_rows(const GateRows& g, int64_t row, int rows, Chosen& c) {
+  const int k = g.k;
+  const mask16 bad = from_bits(c.bad);
+  f32x16 largest = load(c.logits[0]);
+  for (int s = 1; s < k; s++) largest = max(largest, load(c.logits[s]));
+  f32x16 sum = zero16();
+  for (int s = 0; s < k; s++) {
+    const f32x16 e = exp32(sub(load(c.logits[s]), largest));
+    store(c.logits[s], e);
+    sum = s ? add(sum, e) : e;
+  }
+  for (int s = 0; s < k; s++) store(c.logits[s], select(bad, zero16(), div(load(c.logits[s]), sum)));
+  if (c.bad)
+    for (int s = 0; s < k; s++)
+      for (int r = 0; r < 16; r++)
+        if (c.bad >> r & 1u) c.ids[s][r] = 0;
+  uint16_t* ids = g.ids + row * k;
+  float* weights = g.weights + row * k;
+  if (k == 2) {
+    uint16_t pairs[32];
+    float shares[32];
+    for (int r = 0; r < 16; r++) {
+      pairs[2 * r] = uint16_t(c.ids[0][r]);
+      pairs[2 * r + 1] = uint16_t(c.ids[1][r]);
+      shares[2 * r] = c.logits[0][r];
+      shares[2 * r + 1] = c.logits[1][r];
+    }
+    memcpy(ids, pairs, size_t(rows) * 4);
+    memcpy(weights, shares, size_t(rows) * 8);
+  } else {
+    for (int r = 0; r < rows; r++)
+      for (int s = 0; s < k; s++) {
+        ids[r * k + s] = uint16_t(c.ids[s][r]);
+        weights[r * k + s] = c.logits[s][r];
+      }
+  }
+  for (int r = 0; r < rows; r++) g.ok[row + r] = !(c.bad >> r & 1u);
+}
+
+static void gate_rows(const GateRows& g) {
+  const int64_t n = g.experts;
+  for (int64_t row = 0; row < g.rows; row += 16) {
+    const float* x = g.logits + row * n;
+    const int rows = int(g.rows - row < 16 ? g.rows - row : 16);
+    Chosen c;
+    c.bad = 0;
+    if (n <= kColumns && !g.int16) {
+      if (g.k == 2)
+        choose_2_of_columns(x, n, rows, ByLogit{}, c);
+      else
+        choose_of_columns(x, n, rows, g.k, ByLogit{}, c);
+    } else if (n <= kColumns) {
+      f32x16 largest = zero16();
+      for_columns(x, n, rows, [&](f32x16, f32x16 logit) COLIBRI_INLINE_LAMBDA { largest = max(largest, magnitude(logit)); });
+      const ByInt16 order{int16_scale(largest)};
+      if (g.k == 2)
+        choose_2_of_columns(x, n, rows, order, c);
+      else
+        choose_of_columns(x, n, rows, g.k, order, c);
+    } else if (!g.int16) {
+      const ByLogit orders[16] = {};
+      if (n <= kMaxBlocks * kBlock)
+        choose_blocks_of_rows(x, n, rows, g.k, orders, c);
+      else
+        for (int r = 0; r < rows; r++) choose_of_many(x + r * n, n, r, g.k, ByLogit{}, c);
+    } else {
+      ByInt16 orders[16];
+      for (int r = 0; r < 16; r++) {
+        f32x16 largest = zero16();
+        for (int64_t i = 0; i < n; i += 16)
+          largest = max(largest, magnitude(load_n(x + (r < rows ? r : 0) * n + i, clamp16(n - i))));
+        orders[r].scale = int16_scale(set1(max16(largest)));
+      }
+      if (n <= kMaxBlocks * kBlock)
+        choose_blocks_of_rows(x, n, rows, g.k, orders, c);
+      else
+        for (int r = 0; r < rows; r++) choose_of_many(x + r * n, n, r, g.k, orders[r], c);
+    }
+    if (g.int16)  // what was compared were keys; the softmax is of the logits
+      for (int s = 0; s < g.k; s++)
+        for (int r = 0; r < rows; r++) c.logits[s][r] = x[r * n + c.ids[s][r]];
+    finish_rows(g, row, rows, c);
+  }
 }
 
 }  // namespace COLIBRI_ISA

@@ -7,6 +7,7 @@
 #include "embed_kernels.h"
 #include "gate_kernels.h"
 #include "gemm_kernels.h"
+#include "limits_kernels.h"
 #include "math16.h"
 #include "merge_kernels.h"
 #include "norm_kernels.h"
@@ -42,12 +43,17 @@ constexpr KernelTable make_table() {
   t.rope_and_store_row = rope_and_store_row;
   t.attend_row = attend_row;
   t.attend_block = attend_block;
-  t.gate_row = gate_row;
+  t.gate_rows = gate_rows;
   t.merge_row = merge_row;
   t.largest_logit = largest_logit;
   t.first_equal = first_equal;
   t.temper = temper;
   t.sum_words = sum_words;
+  t.peak[0] = peak_fma;
+#if defined(COLIBRI_HAS_DPBF16)
+  t.peak[1] = peak_dpbf16;
+  t.peak[2] = peak_dpbusd;
+#endif
   return t;
 }
 

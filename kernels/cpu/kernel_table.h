@@ -7,10 +7,16 @@
 #include <stdint.h>
 
 #include "dense_types.h"
+#include "gate_types.h"
 #include "gemm_types.h"
 #include "quant_types.h"
 
 namespace colibri {
+
+// `steps` times the same count of multiply-adds; returns the operations, two each. sink: 32 floats, read and written.
+using PeakFunction = double (*)(int64_t steps, float* sink);
+constexpr int kPeakKinds = 3;
+constexpr const char* kPeakNames[kPeakKinds] = {"fp32", "bf16", "int8"};
 
 struct KernelTable {
   const char* isa;
@@ -39,16 +45,17 @@ struct KernelTable {
   // Queries of one row, all seeing the same keys; queries of any rows. Scratch: attention_scratch() floats.
   void (*attend_row)(const AttentionWork& work, float* scratch);
   void (*attend_block)(const AttentionWork& work, float* scratch);
-  // The k largest logits and their softmax; false, and nothing written, when a logit is NaN or Inf.
-  bool (*gate_row)(const float* logits, int64_t experts, int k, uint16_t* ids, float* weights);
+  // The k largest logits of each row and their softmax.
+  void (*gate_rows)(const GateRows& g);
   // y = terms[0] + terms[1] + ... of n elements each; zeros without terms.
   void (*merge_row)(const float* const* terms, int64_t count, int64_t n, float* y);
   // Sampling: the largest of n > 0 values (false: one is NaN or +Inf); the first index that equals a value; z and e.
   bool (*largest_logit)(const float* x, int64_t n, float* largest);
   int64_t (*first_equal)(const float* x, int64_t n, float value);
   float (*temper)(const float* x, int64_t n, float largest, float temperature, float* z, float* e);
-  // Sum of `n` 64-bit words modulo 2^64: a plain ascending read, the measure of memory-bound kernels.
+  // Limits. Sum of `n` 64-bit words modulo 2^64: a plain ascending read; multiply-adds by kind (nullptr: no instruction).
   uint64_t (*sum_words)(const void* p, int64_t n);
+  PeakFunction peak[kPeakKinds];
 };
 
 // nullptr where the path was not compiled in (other architecture).

@@ -40,6 +40,7 @@ NB_MODULE(_native, m) {
   bind_expert_units(c);
   bind_gate(c);
   bind_group(c);
+  bind_limits(c);
   bind_linear(c);
   bind_merge(c);
   bind_norm(c);

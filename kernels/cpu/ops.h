@@ -13,6 +13,7 @@ void bind_embed(BackendClass& c);
 void bind_expert_units(BackendClass& c);
 void bind_gate(BackendClass& c);
 void bind_group(BackendClass& c);
+void bind_limits(BackendClass& c);
 void bind_linear(BackendClass& c);
 void bind_merge(BackendClass& c);
 void bind_norm(BackendClass& c);

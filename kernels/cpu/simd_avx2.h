@@ -55,6 +55,8 @@ COLIBRI_INLINE float fma1(float a, float b, float c) {
 COLIBRI_INLINE float sqrt1(float a) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(a))); }
 // a > b ? a : b, so b when either is NaN.
 COLIBRI_INLINE f32x16 max(f32x16 a, f32x16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+// a < b ? a : b
+COLIBRI_INLINE f32x16 min(f32x16 a, f32x16 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
 COLIBRI_INLINE f32x16 neg(f32x16 a) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_xor_ps(a.lo, sign), _mm256_xor_ps(a.hi, sign)};

@@ -40,6 +40,8 @@ COLIBRI_INLINE float fma1(float a, float b, float c) {
 COLIBRI_INLINE float sqrt1(float a) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(a))); }
 // a > b ? a : b, so b when either is NaN.
 COLIBRI_INLINE f32x16 max(f32x16 a, f32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
+// a < b ? a : b
+COLIBRI_INLINE f32x16 min(f32x16 a, f32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
 COLIBRI_INLINE f32x16 neg(f32x16 a) {
   return {_mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(int(0x80000000u))))};
 }

@@ -84,6 +84,8 @@ COLIBRI_INLINE f32x16 div(f32x16 a, f32x16 b) { COLIBRI_LANES(a.v[i] / b.v[i]); 
 COLIBRI_INLINE f32x16 sqrt(f32x16 a) { COLIBRI_LANES(__builtin_sqrtf(a.v[i])); }
 // a > b ? a : b, so b when either is NaN.
 COLIBRI_INLINE f32x16 max(f32x16 a, f32x16 b) { COLIBRI_LANES(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
+// a < b ? a : b
+COLIBRI_INLINE f32x16 min(f32x16 a, f32x16 b) { COLIBRI_LANES(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
 COLIBRI_INLINE f32x16 neg(f32x16 a) { COLIBRI_LANES(-a.v[i]); }
 // Nearest even; |x| < 2^22. Adding 1.5 * 2^23 leaves no fraction bits.
 COLIBRI_INLINE f32x16 rint(f32x16 a) { COLIBRI_LANES((a.v[i] + 12582912.0f) - 12582912.0f); }

@@ -13,6 +13,7 @@ from colibri.kernels.api import (
     U32,
     Array,
     ComputeMode,
+    GatePrecision,
     GateResult,
     KvView,
     PackedExpert,
@@ -34,6 +35,7 @@ from colibri.kernels.reference import (
 )
 from colibri.kernels.reference import experts as ffn
 from colibri.kernels.reference import rope as rotary
+from colibri.kernels.reference.checks import check_precision
 from colibri.kernels.reference.floats import F64
 from colibri.kernels.rope_table import build_rope_table
 
@@ -94,8 +96,15 @@ class ReferenceBackend:
     def attention(self, q: F32, kv: KvView, window: int | None, mode: ComputeMode) -> Array:
         return attention.attention(q, kv, window, mode)
 
-    def gate(self, x: Array, weight: PackedLinear, k: int) -> GateResult:
-        return gate.gate(x, weight, k)
+    def gate(
+        self, x: Array, weight: PackedLinear, k: int, precision: GatePrecision = GatePrecision.FP32
+    ) -> GateResult:
+        check_precision(precision)
+        return gate.gate(x, weight, k, precision)
+
+    def top_k(self, logits: F32, k: int, precision: GatePrecision = GatePrecision.FP32) -> GateResult:
+        check_precision(precision)
+        return gate.top_k(logits, k, precision)
 
     def group(self, keys: U32, buckets: int) -> tuple[U32, U32]:
         return group.group(keys, buckets)

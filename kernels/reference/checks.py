@@ -7,7 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from colibri.kernels.api import GROUPS, MAX_TOP_K, Array, ComputeMode, KvView, PackedExpert, PackedLinear
+from colibri.kernels.api import (
+    GROUPS,
+    MAX_TOP_K,
+    Array,
+    ComputeMode,
+    GatePrecision,
+    KvView,
+    PackedExpert,
+    PackedLinear,
+)
 
 #: Width of one axis: a number, or a name where any width is right.
 Axis = int | str
@@ -65,12 +74,18 @@ def check_rows_for(x: Array, weight: PackedLinear, *, wide: bool) -> None:
     check_array("x", x, dtypes, ("rows", weight.k))
 
 
-def check_top_k(k: int, experts: int) -> None:
+def check_top_k(k: int, experts: int, name: str) -> None:
+    """name: of the argument that has so many experts."""
     most = min(MAX_TOP_K, experts)
     if not 1 <= k <= most:
         raise ValueError(f"k: expected 1 .. {most} (experts, at most {MAX_TOP_K}), got {k}")
     if experts > 65536:
-        raise ValueError(f"weight: expected at most 65536 experts, got {experts}")
+        raise ValueError(f"{name}: expected at most 65536 experts, got {experts}")
+
+
+def check_precision(precision: GatePrecision) -> None:
+    if not isinstance(precision, GatePrecision):
+        raise TypeError(f"precision: expected a GatePrecision, got {type(precision).__name__}")
 
 
 def check_kv(kv: KvView, rows: int, first_key: Array | None) -> None:

@@ -14,6 +14,7 @@ VERBS: Mapping[str, Verb] = {
         "Measure decode: tokens per second of each sequence, and where a step's time goes.",
         "colibri.cli.bench_decode",
     ),
+    "kernels": Verb("Measure kernels against this machine's limits.", "colibri.cli.bench_kernels"),
     "prefill": Verb(
         "Measure prefill: prompt tokens per second, and where the time goes.", "colibri.cli.bench_prefill"
     ),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
-from colibri.kernels.api import Backend
+from colibri.kernels.api import U32, Backend
 
 from .support import SIZES, assert_same, wide_range
 
@@ -25,6 +27,26 @@ def test_group_without_buckets(backend: Backend) -> None:
     offsets, order = backend.group(np.zeros(0, dtype=np.uint32), 0)
     assert offsets.tolist() == [0]
     assert order.tolist() == []
+
+
+def holds_each_row_once_in_its_bucket(keys: U32, offsets: U32, order: U32) -> bool:
+    """A consumer's view: bucket b's rows are order[offsets[b] : offsets[b + 1]]."""
+    buckets = [order[begin:end] for begin, end in itertools.pairwise(offsets)]
+    return sorted(order.tolist()) == list(range(len(keys))) and all(
+        (keys[rows] == bucket).all() for bucket, rows in enumerate(buckets)
+    )
+
+
+def test_group_scatters_what_it_counts(backend: Backend, rng: np.random.Generator) -> None:
+    """A published version counts rightly and never scatters the indices: its offsets are those of a sort, its order
+    is not. It is copied here, so that the check is known to see it."""
+    keys = rng.permutation(np.repeat(np.arange(8, dtype=np.uint32), 40))
+    offsets, order = backend.group(keys, 8)
+    counted = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=8))]).astype(np.uint32)
+    assert offsets.tolist() == counted.tolist()
+    assert holds_each_row_once_in_its_bucket(keys, offsets, order)
+    for never_scattered in (np.arange(320, dtype=np.uint32), np.zeros(320, np.uint32)):
+        assert not holds_each_row_once_in_its_bucket(keys, counted, never_scattered)
 
 
 @pytest.mark.parametrize("hidden", [1, 15, 16, 17, 33, 576])
