@@ -230,11 +230,9 @@ class Backend(Protocol):
     def gate(
         self, x: Array, weight: PackedLinear, k: int, precision: GatePrecision = GatePrecision.FP32
     ) -> GateResult:
-        """x [rows, hidden] in the mode's row dtype; weight [experts, hidden], at most 65,536 experts; k: 1 to 16."""
-        ...
+        """x [rows, hidden] in the mode's row dtype; weight [experts, hidden], at most 65,536 experts; k: 1 to 16.
 
-    def top_k(self, logits: F32, k: int, precision: GatePrecision = GatePrecision.FP32) -> GateResult:
-        """The gate from logits fp32 [rows, experts] that are there already."""
+        Raises ValueError for a precision that the backend does not have (cuda: int16)."""
         ...
 
     def group(self, keys: U32, buckets: int) -> tuple[U32, U32]:
@@ -262,4 +260,12 @@ class Backend(Protocol):
         """logits fp32 [rows, vocab] -> float64 [rows]: what to subtract from a logit for its log-probability.
 
         Raises ValueError when a logit is NaN or +Inf, or all of a row are -Inf."""
+        ...
+
+
+class TopK(Protocol):
+    """The gate's choice alone: what the cpu and reference backends have beside `Backend`."""
+
+    def top_k(self, logits: F32, k: int, precision: GatePrecision = GatePrecision.FP32) -> GateResult:
+        """The gate from logits fp32 [rows, experts] that are there already."""
         ...

@@ -14,6 +14,7 @@ from colibri.kernels.api import (
     Array,
     Backend,
     ComputeMode,
+    GatePrecision,
     GateResult,
     KvView,
     PackedExpert,
@@ -27,6 +28,7 @@ from colibri.kernels.cuda.device import Device, DeviceError
 from colibri.kernels.cuda.plan import TENSOR_ARCHITECTURE
 from colibri.kernels.cuda.weights import WeightCache
 from colibri.kernels.reference import ReferenceBackend
+from colibri.kernels.reference.checks import check_precision
 from colibri.kernels.rope_table import build_rope_table
 
 #: Threads of a block of the row-wise kernels unless told otherwise.
@@ -128,7 +130,14 @@ class CudaBackend:
     def attention(self, q: F32, kv: KvView, window: int | None, mode: ComputeMode) -> Array:
         return attention.attention(self._open(), q, kv, window, mode)
 
-    def gate(self, x: Array, weight: PackedLinear, k: int) -> GateResult:
+    def gate(
+        self, x: Array, weight: PackedLinear, k: int, precision: GatePrecision = GatePrecision.FP32
+    ) -> GateResult:
+        check_precision(precision)
+        if precision is not GatePrecision.FP32:
+            raise ValueError(
+                f"precision: expected fp32 (the cuda backend has no other), got {precision.value}"
+            )
         return routing.gate(self._open(), self._weights, x, weight, k)
 
     def gate_and_group(self, x: Array, weight: PackedLinear, k: int) -> tuple[GateResult, U32, U32]:

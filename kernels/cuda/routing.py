@@ -64,7 +64,7 @@ def group(device: Device, block: int, keys: U32, buckets: int) -> tuple[U32, U32
 def _check(x: Array, weight: PackedLinear, k: int) -> None:
     check_format("weight", weight, quantised=False)
     check_rows_for(x, weight, wide=True)
-    check_top_k(k, weight.n)
+    check_top_k(k, weight.n, "weight")
     check_size("weight", weight)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import pytest
 
-from colibri.kernels.api import F32, Backend, GatePrecision, GateResult
+from colibri.kernels.api import F32, Backend, ComputeMode, GatePrecision, GateResult, TopK
 
 from .support import softmax
 
@@ -29,7 +30,7 @@ def logits_of(rng: np.random.Generator, rows: int, experts: int) -> list[F32]:
 
 
 @pytest.mark.parametrize("experts", EXPERTS)
-def test_against_a_plain_sort(backend: Backend, rng: np.random.Generator, experts: int) -> None:
+def test_against_a_plain_sort(backend: TopK, rng: np.random.Generator, experts: int) -> None:
     for k in sorted(
         {1, 2, min(3, experts), min(8, experts), min(16, experts)} - ({2} if experts < 2 else set())
     ):
@@ -42,7 +43,7 @@ def test_against_a_plain_sort(backend: Backend, rng: np.random.Generator, expert
             np.testing.assert_allclose(got.weights, softmax(chosen), rtol=1e-5, atol=1e-7)
 
 
-def test_no_rows(backend: Backend) -> None:
+def test_no_rows(backend: TopK) -> None:
     for experts in (8, 300):
         got = backend.top_k(np.zeros((0, experts), np.float32), 2)
         assert got.experts.shape == got.weights.shape == (0, 2)
@@ -50,7 +51,7 @@ def test_no_rows(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("precision", list(GatePrecision), ids=lambda p: p.value)
-def test_bad_rows_alone(backend: Backend, rng: np.random.Generator, precision: GatePrecision) -> None:
+def test_bad_rows_alone(backend: TopK, rng: np.random.Generator, precision: GatePrecision) -> None:
     for experts in (8, 100, 130, 1024, 1100):
         for k in (2, 8):
             x = rng.standard_normal((18, experts)).astype(np.float32)
@@ -66,7 +67,7 @@ def test_bad_rows_alone(backend: Backend, rng: np.random.Generator, precision: G
             assert got.weights[got.ok].tobytes() == clean.weights[got.ok].tobytes()
 
 
-def test_paths_agree(cpu_backends: list[Backend], rng: np.random.Generator) -> None:
+def test_paths_agree(cpu_backends: list[TopK], rng: np.random.Generator) -> None:
     for experts in EXPERTS:
         for precision in GatePrecision:
             for x in logits_of(rng, 70, experts):
@@ -88,7 +89,7 @@ def integers(x: F32) -> F32:
 
 
 @pytest.mark.parametrize("experts", [8, 64, 129, 1024, 1025])
-def test_int16_orders_by_rounded_integers(backend: Backend, rng: np.random.Generator, experts: int) -> None:
+def test_int16_orders_by_rounded_integers(backend: TopK, rng: np.random.Generator, experts: int) -> None:
     for k in (1, 2, 8):
         x = (rng.standard_normal((40, experts)) * rng.choice([1e-3, 1, 50, 1e30])).astype(np.float32)
         x[:, 3] = x[:, 5] * np.float32(1 + 1e-6)  # nearly a tie
@@ -100,7 +101,7 @@ def test_int16_orders_by_rounded_integers(backend: Backend, rng: np.random.Gener
         assert got.differing == int((got.experts != exact.experts).any(axis=1).sum())
 
 
-def test_int16_of_zeros_and_of_tiny_logits(backend: Backend) -> None:
+def test_int16_of_zeros_and_of_tiny_logits(backend: TopK) -> None:
     """No ratio to scale by: all are equal, the lowest ids are chosen."""
     x = np.zeros((2, 9), np.float32)
     x[1, 7] = 2e-36
@@ -128,7 +129,7 @@ def running_top_2(keys: F32, ids_follow: bool) -> list[list[int]]:
     return out
 
 
-def test_ids_move_with_their_values(backend: Backend) -> None:
+def test_ids_move_with_their_values(backend: TopK) -> None:
     """Ascending logits: every one beats all before it, so that every second place comes from a first."""
     for experts in (4, 8, 64, 200, 1024):
         x = np.arange(experts * 3, dtype=np.float32).reshape(3, experts)
@@ -142,7 +143,7 @@ def test_ids_move_with_their_values(backend: Backend) -> None:
             np.testing.assert_allclose(got.weights, [[share, 1 - share]] * 3, rtol=1e-6)
 
 
-def test_near_ties_are_rounded_not_cut_off(backend: Backend) -> None:
+def test_near_ties_are_rounded_not_cut_off(backend: TopK) -> None:
     """The lower id's logit is a little below the higher's: 1000.4 and 1000.6 of 32767. Cut off they are a tie, and
     the wrong one wins; rounded they are not."""
     x = np.array([[32767, 1000.4, 1000.6, -32767]], np.float32)
@@ -158,7 +159,7 @@ def test_near_ties_are_rounded_not_cut_off(backend: Backend) -> None:
     assert backend.top_k(x, 2, GatePrecision.INT16).experts.tolist() == [[1, 0]]
 
 
-def test_what_rounding_makes_a_tie_is_counted(backend: Backend) -> None:
+def test_what_rounding_makes_a_tie_is_counted(backend: TopK) -> None:
     """1000.6 and 1001.4 are the same integer: the lower id is chosen, which fp32 would not have done."""
     x = np.array([[32767, 1000.6, 1001.4, -32767], [4, 3, 2, 1]], np.float32)
     assert backend.top_k(x, 2).experts.tolist() == [[0, 2], [0, 1]]
@@ -167,7 +168,7 @@ def test_what_rounding_makes_a_tie_is_counted(backend: Backend) -> None:
     assert got.differing == 1
 
 
-def test_the_largest_share_stays_finite(backend: Backend) -> None:
+def test_the_largest_share_stays_finite(backend: TopK) -> None:
     """An integer tie between logits far apart: the softmax is of the logits, and cannot overflow."""
     x = np.array([[1e30, -3e25, -1e25, -2e25]], np.float32)
     got = backend.top_k(x, 4, GatePrecision.INT16)
@@ -179,9 +180,10 @@ def test_the_largest_share_stays_finite(backend: Backend) -> None:
     assert got.weights.tolist() == [[0.0, 1.0]]
 
 
-def test_gate_is_product_and_choice(backend: Backend, rng: np.random.Generator) -> None:
-    from colibri.kernels.api import ComputeMode
+class Both(Backend, TopK, Protocol): ...
 
+
+def test_gate_is_product_and_choice(backend: Both, rng: np.random.Generator) -> None:
     weight = backend.pack_linear(rng.standard_normal((40, 96)).astype(np.float32), ComputeMode.FP32)
     x = rng.standard_normal((33, 96)).astype(np.float32)
     logits = backend.linear(x, weight)
@@ -192,7 +194,7 @@ def test_gate_is_product_and_choice(backend: Backend, rng: np.random.Generator) 
         assert whole.differing == alone.differing
 
 
-Call = Callable[[Backend], GateResult]
+Call = Callable[[TopK], GateResult]
 BAD: Sequence[tuple[str, type[Exception], Call]] = (
     ("logits", TypeError, lambda b: b.top_k(np.ones((2, 4)), 2)),  # type: ignore[arg-type]
     ("logits", ValueError, lambda b: b.top_k(np.ones(4, np.float32), 2)),
@@ -205,6 +207,6 @@ BAD: Sequence[tuple[str, type[Exception], Call]] = (
 
 
 @pytest.mark.parametrize(("name", "error", "call"), BAD)
-def test_errors(backend: Backend, name: str, error: type[Exception], call: Call) -> None:
+def test_errors(backend: TopK, name: str, error: type[Exception], call: Call) -> None:
     with pytest.raises(error, match=rf"^{name}: expected "):
         call(backend)
