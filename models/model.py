@@ -79,12 +79,12 @@ def expert_numerics(model: Model, backend: str, mode: ComputeMode, family: str =
     return ExpertNumerics.of(backend, mode.value, kind.dtype, family)
 
 
-def engine_numerics(model: Model, backend: str, mode: ComputeMode) -> EngineNumerics:
+def engine_numerics(
+    model: Model, backend: str, mode: ComputeMode, gate_precision: str = "fp32"
+) -> EngineNumerics:
     """What whole answers of it are computed with."""
     dense = formats(model, mode)[1]
-    return EngineNumerics(
-        expert_numerics(model, backend, mode), dense_dtype=dense.name, cache_dtype=mode.value
-    )
+    return EngineNumerics(expert_numerics(model, backend, mode), dense.name, mode.value, gate_precision)
 
 
 def load_expert(model: Model, layer: int, expert: int, backend: Backend, mode: ComputeMode) -> PackedExpert:

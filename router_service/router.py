@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 
 from colibri.deadline import Deadline
 from colibri.errors import BadRow, ColibriError, InvalidInput
-from colibri.kernels.api import F32, MAX_TOP_K, Array, Backend, ComputeMode, GateResult, PackedLinear
+from colibri.kernels.api import (
+    F32,
+    MAX_TOP_K,
+    Array,
+    Backend,
+    ComputeMode,
+    GatePrecision,
+    GateResult,
+    PackedLinear,
+)
 from colibri.placement import Directory, Membership, Placement
 from colibri.router_service.executor import ExpertExecutor, PartResult
 from colibri.router_service.expert_loads import ExpertLoads
@@ -43,6 +52,7 @@ class MoeRouter:
         top_k: int,
         directory: Directory,
         executor: ExpertExecutor,
+        precision: GatePrecision = GatePrecision.FP32,
     ) -> None:
         if not gates:
             raise InvalidInput("gates", "one per layer", "none")
@@ -54,6 +64,7 @@ class MoeRouter:
             raise InvalidInput("top_k", f"1 to {min(MAX_TOP_K, gates[0].n)}", top_k)
         self.mode = mode
         self.top_k = top_k
+        self.precision = precision
         self.layers = len(gates)
         self.experts = gates[0].n
         self.hidden = gates[0].k
@@ -69,7 +80,7 @@ class MoeRouter:
     def gate(self, layer: int, x: Array) -> GateResult:
         """x [rows, hidden] in the mode's row dtype (fp32, or bf16 as uint16). Raises InvalidInput."""
         self._check(layer, x)
-        return self._backend.gate(x, self._gates[layer], self.top_k)
+        return self._backend.gate(x, self._gates[layer], self.top_k, self.precision)
 
     def forward(self, layer: int, x: Array, deadline: Deadline | None = None, priority: int = 0) -> MoeResult:
         """x as in `gate`: rows after the layer's second norm. Raises InvalidInput; all else fails single
@@ -113,7 +124,7 @@ class MoeRouter:
         placement = membership.placement
         self._check_placement(placement)
         t0 = time.perf_counter()
-        gate = self._backend.gate(x, self._gates[layer], self.top_k)
+        gate = self._backend.gate(x, self._gates[layer], self.top_k, self.precision)
         t1 = time.perf_counter()
         self._loads.add(layer, gate)
         plan = plan_rows(gate, self._executor.table(layer, membership))
@@ -125,7 +136,9 @@ class MoeRouter:
         if failed:
             rows[[row - first for row in failed]] = 0
         t4 = time.perf_counter()
-        self._times.add(RouterTimes(1, len(x), len(failed), t1 - t0, t2 - t1, t3 - t2, t4 - t3))
+        self._times.add(
+            RouterTimes(1, len(x), len(failed), t1 - t0, t2 - t1, t3 - t2, t4 - t3, gate.differing)
+        )
         return MoeResult(rows, failed, placement.epoch)
 
     def _check(self, layer: int, x: Array) -> None:

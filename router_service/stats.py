@@ -13,7 +13,8 @@ from typing import Generic, TypeVar
 
 @dataclass(slots=True)
 class RouterTimes:
-    """Sums over the layers done. Seconds; `exchange_s` is the executor's whole share."""
+    """Sums over the layers done. Seconds; `exchange_s` is the executor's whole share. differing_rows: for which
+    fp32 logits would have chosen other experts, in whatever slot, than a narrower precision did."""
 
     layers: int = 0
     rows: int = 0
@@ -22,6 +23,7 @@ class RouterTimes:
     plan_s: float = 0.0
     exchange_s: float = 0.0
     merge_s: float = 0.0
+    differing_rows: int = 0
 
 
 @dataclass(slots=True)

@@ -44,7 +44,7 @@ from colibri.errors import ConfigError
 from colibri.expert_service.cpu_claims import host_claims
 from colibri.expert_service.execute import run_units
 from colibri.expert_service.store import WeightStore
-from colibri.kernels.api import Backend, ComputeMode, PackedLinear
+from colibri.kernels.api import Backend, ComputeMode, GatePrecision, PackedLinear
 from colibri.kernels.factory import make_backend
 from colibri.models.model import Model, engine_numerics, expert_bytes, expert_numerics, load_gate, open_model
 from colibri.models.tokenizer import TOKENIZER_NAME, Tokenizer
@@ -70,6 +70,7 @@ class DeploymentOptions:
     workers: int
     replicas: int = 1
     compute_mode: str | None = None
+    router_precision: str = "fp32"
     backend: str = "cpu"
     threads: int | None = None
     transport: str = "unix"
@@ -91,7 +92,8 @@ def assemble(
     config = model.config
     tokenizer = Tokenizer.load(model.folder, config) if (model.folder / TOKENIZER_NAME).exists() else None
     mode = choose_mode(model, options.compute_mode, log)
-    numerics = engine_numerics(model, options.backend, mode)
+    precision = _precision(options.router_precision, options.backend)
+    numerics = engine_numerics(model, options.backend, mode, precision.value)
     if options.replicas > max(options.workers, 1):
         raise ConfigError(
             "--replicas", f"at most {options.workers} (the number of workers)", options.replicas
@@ -177,7 +179,7 @@ def assemble(
                 undo,
             )
             phases.mark("connected")
-        router = MoeRouter(backend, mode, gates, config.top_k, directory, executor)
+        router = MoeRouter(backend, mode, gates, config.top_k, directory, executor, precision)
         if launcher is not None:
             manager = PlacementManager(
                 launcher,
@@ -229,6 +231,7 @@ def assemble_router(
     log: Callable[[str], None] = say,
     *,
     security: ChannelSecurity = PLAIN,
+    router_precision: str = "fp32",
 ) -> RouterParts:
     """A router over workers that run already, reached as `security` says; `undo` ends what was started here, but not
     them. Raises as `assemble`."""
@@ -236,6 +239,7 @@ def assemble_router(
     config = model.config
     mode = choose_mode(model, compute_mode, log)
     numerics = expert_numerics(model, backend_name, mode)
+    precision = _precision(router_precision, backend_name)
     backend = _open_backend(backend_name, _places(backend_name, threads, PinningOptions(), log).first(0))
     undo.callback(backend.close)
     gates = _gates(model, backend)
@@ -250,7 +254,7 @@ def assemble_router(
     undo.callback(workers.close)
     directory = workers.wait_serving()
     executor = _connect(model, mode, numerics, directory, "router", link, FailoverPolicy(), undo)
-    router = MoeRouter(backend, mode, gates, config.top_k, directory, executor)
+    router = MoeRouter(backend, mode, gates, config.top_k, directory, executor, precision)
     return RouterParts(router, model.model_hash(), numerics.id, directory.current().placement.workers)
 
 
@@ -278,6 +282,13 @@ def _open_backend(name: str, plan: PinningPlan) -> Backend:
         return make_backend(name, threads=plan.coordinator_threads, cpus=cpus)
     except ValueError as error:
         raise ConfigError("backend", "a backend, threads and isa that this machine has", error) from error
+
+
+def _precision(name: str, backend: str) -> GatePrecision:
+    """Raises ConfigError for one that the backend does not have."""
+    if backend == "cuda" and name != GatePrecision.FP32.value:
+        raise ConfigError("--router-precision", "fp32, the only one of the cuda backend", name)
+    return GatePrecision(name)
 
 
 def _gates(model: Model, backend: Backend) -> list[PackedLinear]:

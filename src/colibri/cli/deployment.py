@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import dataclass
 
 from colibri.cli.sizes import size
+from colibri.cli.terminal import say
 from colibri.cluster.cluster_status import StatusSources
 from colibri.cluster.cpu_list import format_cpu_list
 from colibri.cluster.launcher import Launcher
@@ -14,7 +15,7 @@ from colibri.cluster.operator_service import OperatorServicer
 from colibri.coordinator.decoder_weights import DecoderWeights
 from colibri.coordinator.engine import Engine
 from colibri.coordinator.validate import RequestLimits
-from colibri.kernels.api import Backend
+from colibri.kernels.api import Backend, GatePrecision
 from colibri.models.model import Model
 from colibri.models.tokenizer import Tokenizer
 from colibri.numerics import EngineNumerics
@@ -22,6 +23,18 @@ from colibri.placement import Directory
 from colibri.router_service.executor import ExpertExecutor
 from colibri.router_service.remote import RemoteExecutor
 from colibri.router_service.router import MoeRouter
+
+
+def routed_otherwise(router: MoeRouter) -> str:
+    """How often a narrower precision chose otherwise than fp32 so far; empty where there is nothing to tell."""
+    times = router.times()
+    if router.precision is GatePrecision.FP32 or not times.rows:
+        return ""
+    share = 100 * times.differing_rows / times.rows
+    return (
+        f"router precision {router.precision.value}: fp32 would have chosen otherwise for {times.differing_rows} of "
+        f"{times.rows} rows ({share:.2g} %), over {router.layers} layers"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,9 @@ class Deployment:
         """Requests that run may go on for `grace_s` seconds; then the engine ends, and what it stood on."""
         with self.undo:
             self.engine.close(grace_s)
+            told = routed_otherwise(self.router)
+            if told:
+                say(told)
 
     def abandon(self) -> None:
         """For a signal handler, right before this process ends: takes no lock."""

@@ -68,6 +68,7 @@ def _compute(
     settings = {
         "model": str(source.model),
         "compute_mode": compute_mode,
+        "router_precision": "int16" if judge.engine_numerics_id.endswith("/gate=int16") else "fp32",
         "backend": source.backend,
         "threads": source.threads,
     }

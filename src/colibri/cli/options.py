@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from colibri.cli.assemble import DeploymentOptions
 
 COMPUTE_MODES = ("fp32", "bf16")
+#: Values of colibri.kernels.api.GatePrecision.
+ROUTER_PRECISIONS = ("fp32", "int16")
 BACKENDS = ("cpu", "reference")
 #: Values of colibri.transport.link.LinkKind, which is not imported here: --help stays quick.
 LINKS = ("auto", "grpc", "shared-memory")
@@ -48,10 +50,22 @@ def add_compute(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", choices=BACKENDS, default="cpu", help="who computes")
 
 
+def add_router_precision(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--router-precision",
+        choices=ROUTER_PRECISIONS,
+        default="fp32",
+        help="what orders gate logits: themselves, or 16-bit integers scaled to the row's largest; at the end it "
+        "is told how often fp32 would have chosen otherwise",
+    )
+
+
 def add_deployment(parser: argparse.ArgumentParser, workers: int, *, share: bool = False) -> None:
     """Everything that `deployment_options` reads besides the model. None of it changes a bit of an answer,
-    but the compute mode and the backend. share: workers share CPUs where they must, without being asked to."""
+    but the compute mode, the backend and the router's precision. share: workers share CPUs where they must, without
+    being asked to."""
     add_numerics(parser)
+    add_router_precision(parser)
     parser.add_argument(
         "--workers",
         type=integer(0, 256),
@@ -141,6 +155,7 @@ def deployment_options(args: argparse.Namespace, model: Path | str) -> Deploymen
         workers=args.workers,
         replicas=args.replicas,
         compute_mode=getattr(args, "compute_mode", None),
+        router_precision=args.router_precision,
         backend=args.backend,
         threads=getattr(args, "threads", None),
         transport=args.transport,

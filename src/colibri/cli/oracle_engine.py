@@ -1,6 +1,6 @@
 """The engine that tells what answers must be: `python -m colibri.cli.oracle_engine`, a child process.
 
-Reads lines from stdin: a JSON object of options (model, compute_mode, backend, threads), then a
+Reads lines from stdin: a JSON object of options (model, compute_mode, router_precision, backend, threads), then a
 GenerateRequest each, in base64. Writes lines of JSON to stdout: what computes, then an answer per request, in
 their order. No workers and no gRPC: the engine of `--workers 0`. A process of its own, so that its memory and
 its threads are gone before the load begins.
@@ -42,6 +42,7 @@ def main() -> int:
             model=Path(settings["model"]),
             workers=0,
             compute_mode=settings["compute_mode"],
+            router_precision=settings["router_precision"],
             backend=settings["backend"],
             threads=settings["threads"],
             engine=_room(messages),

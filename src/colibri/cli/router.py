@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_listen(parser, "127.0.0.1:50052")
     options.add_numerics(parser)
+    options.add_router_precision(parser)
     options.add_link(parser)
     add_server_security(parser)
     add_plane_security(parser, launches=False)
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     security = server_security(args)
     from colibri.cli.assemble import assemble_router
+    from colibri.cli.deployment import routed_otherwise
     from colibri.cli.listen import check_free
     from colibri.cli.progress import Loading
     from colibri.cli.terminal import StopSignals, say
@@ -72,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
                 loading,
                 stack,
                 security=plane,
+                router_precision=args.router_precision,
             )
         servicer = RouterServicer(
             parts.router,
@@ -94,4 +97,7 @@ def run(args: argparse.Namespace) -> int:
         number = stop.wait()
         say(f"{signal.Signals(number).name}: no more calls; {args.grace:g} s for those that run")
         server.stop(args.grace)
+        told = routed_otherwise(parts.router)
+        if told:
+            say(told)
     return 0 if number == signal.SIGTERM else 128 + number
