@@ -10,7 +10,16 @@ import pytest
 
 from colibri.deadline import Deadline
 from colibri.errors import BadRow, ColibriError, ExpertNotLoaded, InvalidInput, WorkerLost
-from colibri.kernels.api import F32, U32, Array, ComputeMode, PackedExpert, PackedLinear, UnitBatch
+from colibri.kernels.api import (
+    F32,
+    U32,
+    Array,
+    ComputeMode,
+    GatePrecision,
+    PackedExpert,
+    PackedLinear,
+    UnitBatch,
+)
 from colibri.kernels.reference import ReferenceBackend
 from colibri.kernels.reference.floats import to_rows
 from colibri.placement import Directory, Membership, Placement, spread
@@ -292,3 +301,21 @@ def test_wrong_construction_is_named() -> None:
             Directory(Membership(spread(1, 1, ["w"]), {})),
             LocalExecutor(model.run_units),
         )
+
+
+def test_a_narrower_precision_is_counted() -> None:
+    """Logits 1000.6 and 1001.4 of 32767 are one integer: that row alone goes elsewhere than fp32 would send it."""
+    mode = ComputeMode.FP32
+    model = make_model(np.random.default_rng(), mode)
+    gate = np.zeros((4, HIDDEN), dtype=np.float32)
+    gate[:, 0], gate[:, 1] = (32767, 1000.6, 1001.4, -32767), (1, 2, 3, 4)
+    model.gates[0] = BACKEND.pack_linear(gate, mode)
+    x = np.eye(2, HIDDEN, dtype=np.float32)
+    directory = Directory(Membership(spread(LAYERS, 4, ["w0"]), {}))
+    executor = LocalExecutor(model.run_units)
+    narrow = MoeRouter(BACKEND, mode, model.gates, 2, directory, executor, GatePrecision.INT16)
+    assert narrow.gate(0, x).experts.tolist() == [[0, 1], [3, 2]]
+    assert make_router(model, mode, 2).gate(0, x).experts.tolist() == [[0, 2], [3, 2]]
+    narrow.forward(0, x)
+    assert (narrow.times().rows, narrow.times().differing_rows) == (2, 1)
+    executor.close()
