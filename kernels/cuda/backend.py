@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +62,7 @@ class CudaBackend:
         self._device: Device | None = device
         self._weights = WeightCache(device, weight_bytes, dma_buffer_size)
         self._block = block_size
+        self._lock = threading.Lock()
         self._packer = ReferenceBackend() if packer is None else packer
 
     @property
@@ -79,10 +82,11 @@ class CudaBackend:
 
     def close(self) -> None:
         """Gives the device's memory back. A later call raises RuntimeError."""
-        if self._device is not None:
-            self._weights.clear()
-            self._device.close()
-        self._device = None
+        with self._lock:
+            if self._device is not None:
+                self._weights.clear()
+                self._device.close()
+            self._device = None
 
     def allocate(self, nbytes: int) -> NDArray[np.uint8]:
         return aligned_bytes(nbytes)
@@ -110,25 +114,31 @@ class CudaBackend:
         return self._packer.quantize_expert(gate, up, down, dtype, group, importance)
 
     def embed(self, table: PackedLinear, ids: U32) -> F32:
-        return rows.embed(self._open(), self._weights, self._block, table, ids)
+        with self._turn() as device:
+            return rows.embed(device, self._weights, self._block, table, ids)
 
     def rms_norm(self, x: F32, weight: F32, eps: float, mode: ComputeMode) -> Array:
-        return rows.rms_norm(self._open(), self._block, x, weight, eps, mode)
+        with self._turn() as device:
+            return rows.rms_norm(device, self._block, x, weight, eps, mode)
 
     def linear(self, x: Array, weight: PackedLinear) -> F32:
-        return products.linear(self._open(), self._weights, x, weight)
+        with self._turn() as device:
+            return products.linear(device, self._weights, x, weight)
 
     def add_inplace(self, x: F32, y: F32) -> None:
-        rows.add_inplace(self._open(), self._block, x, y)
+        with self._turn() as device:
+            rows.add_inplace(device, self._block, x, y)
 
     def rope_table(self, theta: float, head_dim: int, positions: int) -> RopeTable:
         return build_rope_table(theta, head_dim, positions)
 
     def rope_and_store(self, qkv: F32, rope: RopeTable, kv: KvView, heads: int) -> F32:
-        return attention.rope_and_store(self._open(), self._block, qkv, rope, kv, heads)
+        with self._turn() as device:
+            return attention.rope_and_store(device, self._block, qkv, rope, kv, heads)
 
     def attention(self, q: F32, kv: KvView, window: int | None, mode: ComputeMode) -> Array:
-        return attention.attention(self._open(), q, kv, window, mode)
+        with self._turn() as device:
+            return attention.attention(device, q, kv, window, mode)
 
     def gate(
         self, x: Array, weight: PackedLinear, k: int, precision: GatePrecision = GatePrecision.FP32
@@ -138,30 +148,43 @@ class CudaBackend:
             raise ValueError(
                 f"precision: expected fp32 (the cuda backend has no other), got {precision.value}"
             )
-        return routing.gate(self._open(), self._weights, x, weight, k)
+        with self._turn() as device:
+            return routing.gate(device, self._weights, x, weight, k)
 
     def gate_and_group(self, x: Array, weight: PackedLinear, k: int) -> tuple[GateResult, U32, U32]:
         """The gate, and its (row, slot) pairs sorted by expert, in one go on the device.
 
         Also offsets [experts + 1] and order, indices row * k + slot; pairs of rows that are not ok are left out."""
-        return routing.gate_and_group(self._open(), self._weights, x, weight, k)
+        with self._turn() as device:
+            return routing.gate_and_group(device, self._weights, x, weight, k)
 
     def group(self, keys: U32, buckets: int) -> tuple[U32, U32]:
-        return routing.group(self._open(), self._block, keys, buckets)
+        with self._turn() as device:
+            return routing.group(device, self._block, keys, buckets)
 
     def expert_units(self, x: Array, experts_: Sequence[PackedExpert], batch: UnitBatch) -> F32:
-        return experts.expert_units(self._open(), self._weights, self._block, x, experts_, batch)
+        with self._turn() as device:
+            return experts.expert_units(device, self._weights, self._block, x, experts_, batch)
 
     def merge(self, parts: Sequence[F32], part: U32, index: U32, row_offsets: U32) -> F32:
-        return rows.merge(self._open(), self._block, parts, part, index, row_offsets)
+        with self._turn() as device:
+            return rows.merge(device, self._block, parts, part, index, row_offsets)
 
     def sample(self, logits: F32, params: SamplingParams, output_index: int) -> int:
-        return sampling.sample(self._open(), logits, params, output_index)
+        with self._turn() as device:
+            return sampling.sample(device, logits, params, output_index)
 
     def log_sum_exp(self, logits: F32) -> NDArray[np.float64]:
-        return sampling.log_sum_exp(self._open(), logits)
+        with self._turn() as device:
+            return sampling.log_sum_exp(device, logits)
 
     def _open(self) -> Device:
         if self._device is None:
             raise DeviceError("backend: expected an open one, got a closed one")
         return self._device
+
+    @contextmanager
+    def _turn(self) -> Iterator[Device]:
+        """One call at a time."""
+        with self._lock:
+            yield self._open()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,10 +41,12 @@ class WeightCache:
         self._ring = StagingRing(device, dma_buffer_size)
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._bytes = 0
+        self._gone: deque[int] = deque()
 
     @property
     def nbytes(self) -> int:
         """Bytes on the device now."""
+        self._forget_gone()
         return self._bytes
 
     def clear(self) -> None:
@@ -65,6 +68,7 @@ class WeightCache:
         """The buffers of each run in turn. The next run's copies start when it is asked for, that is, after the caller
         has launched what reads this one."""
         before: list[_Held] = []
+        self._forget_gone()
         for arrays in runs:
             need = sum(array.nbytes for array in {id(array): array for array in arrays}.values())
             if need > self._budget:
@@ -100,7 +104,7 @@ class WeightCache:
             idle = [k for k in candidates if not any(self._held[k] is each for each in before)]
             left.append(self._drop((idle or candidates)[0]))
         buffer, after = self._memory(array.nbytes, left)
-        held = _Held(buffer, weakref.ref(array, lambda _, key=key: self._forget(key)), None)  # type: ignore[misc]
+        held = _Held(buffer, weakref.ref(array, partial(_say_gone, self._gone, key)), None)
         held.ready = self._ring.copy(buffer, array, after)
         self._held[key] = held
         self._bytes += array.nbytes
@@ -121,10 +125,16 @@ class WeightCache:
         self._bytes -= held.buffer.nbytes
         return held
 
-    def _forget(self, key: int) -> None:
-        """The host array is gone."""
-        held = self._held.get(key)
-        if held is not None and held.source() is None:
-            if held.ready is not None:
-                held.ready.wait()
-            self._drop(key)
+    def _forget_gone(self) -> None:
+        """Copies of host arrays that are gone; their finalisers, which run at any time, only say so."""
+        while self._gone:
+            key = self._gone.popleft()
+            held = self._held.get(key)
+            if held is not None and held.source() is None:
+                if held.ready is not None:
+                    held.ready.wait()
+                self._drop(key)
+
+
+def _say_gone(gone: deque[int], key: int, _: object) -> None:
+    gone.append(key)

@@ -232,13 +232,16 @@ def assemble_router(
     *,
     security: ChannelSecurity = PLAIN,
     router_precision: str = "fp32",
+    experts_on: str | None = None,
 ) -> RouterParts:
     """A router over workers that run already, reached as `security` says; `undo` ends what was started here, but not
-    them. Raises as `assemble`."""
+    them. experts_on: 'cuda/FAMILY' where GPUs of that family are the workers (None: this backend's kind). Raises as
+    `assemble`."""
     model = open_model(place)
     config = model.config
     mode = choose_mode(model, compute_mode, log)
-    numerics = expert_numerics(model, backend_name, mode)
+    experts, _, family = (experts_on or backend_name).partition("/")
+    numerics = expert_numerics(model, experts, mode, family or "any")
     precision = _precision(router_precision, backend_name)
     backend = _open_backend(backend_name, _places(backend_name, threads, PinningOptions(), log).first(0))
     undo.callback(backend.close)

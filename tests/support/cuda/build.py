@@ -7,6 +7,7 @@ import hashlib
 import os
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,8 @@ FLAGS = [
 ]
 SANITIZER = ("-fsanitize=address", "-fno-omit-frame-pointer", "-g")
 _LIMIT_S = 120.0
+#: The emulation's state is the process's.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 def build(
@@ -84,16 +87,17 @@ class Library:
         buffers = [ctypes.create_string_buffer(value, len(value)) for value in values]
         pointers = (ctypes.c_void_p * count)(*(ctypes.addressof(b) for b in buffers))
         sizes = (ctypes.c_size_t * count)(*(len(value) for value in values))
-        wrong = self._library.emu_start(
-            kernel.encode(),
-            grid,
-            threads,
-            ctypes.c_size_t(shared),
-            pointers,
-            sizes,
-            ctypes.c_size_t(count),
-            schedule,
-        )
+        with _ONE_AT_A_TIME:
+            wrong = self._library.emu_start(
+                kernel.encode(),
+                grid,
+                threads,
+                ctypes.c_size_t(shared),
+                pointers,
+                sizes,
+                ctypes.c_size_t(count),
+                schedule,
+            )
         if wrong == -2:
             raise KeyError(kernel)
         if wrong:

@@ -60,11 +60,11 @@ class Probe:
         sums = [parts[1].copy(), parts[1].copy()]
         for backend, total in zip((self.cuda, self.cpu), sums, strict=True):
             backend.add_inplace(total, rng.permuted(parts[1], axis=None) * 0 + parts[1])
-        assert_same(*sums)
+        assert_same(sums[0], sums[1])
         weight = rng.standard_normal(37).astype(np.float32)
         for mode in ComputeMode:
             norms = [b.rms_norm(parts[1], weight, 1e-5, mode) for b in (self.cuda, self.cpu)]
-            assert_same(*norms)
+            assert_same(norms[0], norms[1])
         ids = rng.integers(0, 40, 7).astype(np.uint32)
         for dtype in ("int8", "int4"):
             table = self.cpu.quantize_linear(stored(rng.standard_normal((40, 100)), "fp32"), dtype, 32)
@@ -141,11 +141,11 @@ class Probe:
         x = rng.integers(-1, 2, (9, 4)).astype(np.float32)
         assert_same(self.cuda.gate(x, ties, 7).experts, self.cpu.gate(x, ties, 7).experts)
         for buckets in (3, 900):
-            keys = rng.integers(0, buckets, 1500).astype(np.uint32)
-            offsets, order = self.cuda.group(keys, buckets)
-            assert order.tolist() == np.argsort(keys, kind="stable").tolist()
-            assert offsets[-1] == len(keys)
-            assert offsets.tolist() == [0, *np.cumsum(np.bincount(keys, minlength=buckets)).tolist()]
+            many = rng.integers(0, buckets, 1500).astype(np.uint32)
+            offsets, order = self.cuda.group(many, buckets)
+            assert order.tolist() == np.argsort(many, kind="stable").tolist()
+            assert offsets[-1] == len(many)
+            assert offsets.tolist() == [0, *np.cumsum(np.bincount(many, minlength=buckets)).tolist()]
 
     def sample(self) -> None:
         for count in (1, 300, 700):

@@ -47,4 +47,6 @@ def check(machine: Machine) -> Iterator[Finding]:
     try:
         yield ok(AREA, "cupy", version("cupy-cuda12x"))
     except PackageNotFoundError:
-        yield ok(AREA, "cupy", "not installed", "the extra `gpu` brings it, for `colibri expert --device cuda:N`")
+        yield ok(
+            AREA, "cupy", "not installed", "the extra `gpu` brings it, for `colibri expert --device cuda:N`"
+        )
