@@ -12,7 +12,7 @@ import numpy as np
 from colibri.kernels.api import U32, ComputeMode, PackedExpert
 from colibri.kernels.cuda import routing
 from colibri.kernels.cuda.cupy_device import CupyDevice
-from colibri.kernels.cuda.device import Buffer, DeviceError
+from colibri.kernels.cuda.device import Buffer
 from colibri.kernels.cuda.products import grouped, pointers
 from colibri.kernels.cuda.staging import StagingRing
 from colibri.kernels.cuda.weights import WeightCache
@@ -40,7 +40,7 @@ def full(index: int, results: Results, limit_s: float) -> None:
             return {}
         try:
             value, detail = measure()
-        except (DeviceError, ImportError, RuntimeError, ValueError) as error:
+        except Exception as error:  # no torch, no memory, a failed launch: the next line follows
             results.add(name, None, f"not measured: {type(error).__name__}: {error}"[:300])
             return {}
         results.add(name, None, value, **detail)

@@ -49,12 +49,18 @@ class _CupyEvent:
 
     def wait(self) -> None:
         begin = time.monotonic()
-        while not self.event.done:
+        while not self._done():
             waited = time.monotonic() - begin
             if waited > WAIT_S:
                 raise DeviceError(f"{self._what}: expected to be done within {WAIT_S:.0f} s, it is not")
             if waited > _SPIN_S:
                 time.sleep(1e-4)
+
+    def _done(self) -> bool:
+        try:
+            return bool(self.event.done)
+        except Exception as error:  # the driver's own types: a launch before it failed
+            raise DeviceError(f"{self._what}: expected to succeed, got {error}") from error
 
 
 class CupyDevice:
