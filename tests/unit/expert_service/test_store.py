@@ -96,7 +96,8 @@ def test_descriptors_and_threads_do_not_grow_with_experts(store: WeightStore) ->
     store.load([(0, 0)])
     before = open_fds(), count_threads()
     store.load([(layer, expert) for layer in range(3) for expert in range(8)])
-    assert (open_fds(), count_threads()) == before
+    assert open_fds() <= before[0]
+    assert count_threads() <= before[1]
 
 
 def test_the_budget_is_checked_before_anything_is_read(tiny_mixtral: Path) -> None:
