@@ -17,6 +17,9 @@ from colibri.kernels.cuda.sources import FOLDER, modules
 from .build import ROOT, build
 
 _LIMIT_S = 60.0
+#: How a probe ends that found a fault: it said so, the emulation or the system ended it, or it would never have ended.
+#: Any other end is the probe's own failure, and no proof.
+_FOUND = (3, -6, -11, 124)
 _GONE = re.compile(r"__syncthreads\(\);|__syncwarp\(\);|copy_wait<[^>]*>\(\);")
 
 #: A barrier between blocks, not inside one: blocks run one after another here, so its loss cannot show.
@@ -102,7 +105,7 @@ def survives(mutant: Mutant, folder: Path) -> str:
     library = build(module, replaced={mutant.file: mutant.text}, folder=folder)
     done = run_probe(mutant.module, library)
     library.unlink()
-    return "" if done.returncode else f"not caught: {done.stderr[-500:]}"
+    return "" if done.returncode in _FOUND else f"not caught, exit {done.returncode}: {done.stderr[-500:]}"
 
 
 def run_probe(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from colibri.kernels.api import Backend, ComputeMode, PackedExpert, SamplingParams
 from colibri.kernels.cpu.backend import CpuBackend
 from colibri.kernels.cuda.backend import CudaBackend
+from colibri.kernels.cuda.device import DeviceError
 from colibri.kernels.cuda.sources import module_of
 from tests.conformance.kernels.quantised_support import read, read_expert, values
 from tests.conformance.kernels.support import (
@@ -250,7 +251,7 @@ def main() -> None:
 
     try:
         probe(module, library, guarded="--bare" not in sys.argv)
-    except AssertionError as error:
+    except (AssertionError, DeviceError, IndexError, ValueError) as error:
         print(f"caught: {str(error)[:200]}", file=sys.stderr)
         raise SystemExit(3) from error
 
