@@ -131,10 +131,11 @@ COLIBRI_INLINE uint64_t bits64(F f) {
 // kRowsAtOnce rows from `row` on (beyond `rows`: the first again), whose steps are independent and overlap.
 template <int kBlocks, bool kWhole, class Order>
 static void choose_of_blocks(const float* x, int64_t n, int row, int rows, int k, const Order* orders, Chosen& out) {
+  constexpr int kLanes = kBlocks <= 4 ? 4 : 1;  // that hold a block's largest key
   const f32x16 lowest = set1(-__builtin_inff());
-  const uint32_t last = 1u << ((n - 1) / kBlock);  // found where nothing is, in rows with NaN
+  const uint32_t last = 1u << ((n - 1) / kBlock * kLanes);  // found where nothing is, in rows with NaN
   const float* x_of[kRowsAtOnce];
-  f32x16 best[kRowsAtOnce];  // lane b: the largest key of block b that is not chosen yet
+  f32x16 best[kRowsAtOnce];  // lane b * kLanes: the largest key of block b that is not chosen yet
   float value[kRowsAtOnce];
   int block[kRowsAtOnce];
   uint64_t chosen[kRowsAtOnce];  // of `block`, as far as they have this value: bits up to the latest
@@ -152,8 +153,8 @@ static void choose_of_blocks(const float* x, int64_t n, int row, int rows, int k
       }
       v[b] = max(max(keys[0], keys[1]), max(keys[2], keys[3]));
     }
-    for (int b = kBlocks; b < kMaxBlocks; b++) v[b] = lowest;
-    best[i] = maxima16(v);
+    for (int b = kBlocks; b < kMaxBlocks && kLanes == 1; b++) v[b] = lowest;
+    best[i] = kLanes == 1 ? maxima16(v) : maxima4(v);
     const bool nan = to_bits(is_nan(add(add(sum[0], sum[1]), add(sum[2], sum[3])))) != 0;
     if (row + i < 16) out.bad |= uint32_t(nan) << (row + i);
     block[i] = -1;
@@ -164,7 +165,7 @@ static void choose_of_blocks(const float* x, int64_t n, int row, int rows, int k
     for (int i = 0; i < kRowsAtOnce; i++) {
       const float largest = max16(best[i]);
       const f32x16 t = set1(largest);
-      const int b = __builtin_ctz(to_bits(equal(best[i], t)) | last);
+      const int b = __builtin_ctz(to_bits(equal(best[i], t)) | last) / kLanes;
       const uint64_t gone = chosen[i] & -uint64_t(b == block[i] && largest == value[i]);
       f32x16 keys[4], raw;
 #pragma GCC unroll 4
@@ -175,14 +176,16 @@ static void choose_of_blocks(const float* x, int64_t n, int row, int rows, int k
       out.logits[s][row + i] = largest;
       out.ids[s][row + i] = int32_t(id < n ? id : n - 1);
       if (s + 1 == k) continue;
-      // What comes after this one: smaller keys, and equal ones with a higher id.
-      const uint64_t rest = same & (same - 1);
+      // What comes after this one: all others at first, later smaller keys, and equal ones with a higher id.
+      const uint64_t rest = s == 0 ? ~(uint64_t(1) << at) : same & (same - 1);
       f32x16 left[4];
 #pragma GCC unroll 4
-      for (int u = 0; u < 4; u++)
-        left[u] = select(less(keys[u], t), keys[u], select(from_bits(uint32_t(rest >> (16 * u)) & 0xffffu), keys[u], lowest));
+      for (int u = 0; u < 4; u++) {
+        left[u] = select(from_bits(uint32_t(rest >> (16 * u)) & 0xffffu), keys[u], lowest);
+        if (s > 0) left[u] = select(less(keys[u], t), keys[u], left[u]);
+      }
       const float next = max16(max(max(left[0], left[1]), max(left[2], left[3])));
-      best[i] = select(from_bits(1u << b), set1(next), best[i]);
+      best[i] = select(from_bits(((1u << kLanes) - 1u) << (b * kLanes)), set1(next), best[i]);
       block[i] = b;
       value[i] = largest;
       chosen[i] = (uint64_t(2) << at) - 1;
