@@ -9,13 +9,15 @@ import json
 import sys
 import time
 
+import llama_cpp
 import numpy as np
 from llama_cpp import Llama
 
 
 def generate(model: Llama, prompt: list[int], new: int) -> dict[str, object]:
     def likeliest() -> int:
-        return int(np.argmax(model.scores[model.n_tokens - 1]))
+        logits = llama_cpp.llama_get_logits_ith(model.ctx, -1)
+        return int(np.argmax(np.ctypeslib.as_array(logits, (model.n_vocab(),))))
 
     model.reset()
     start = time.perf_counter()
