@@ -39,7 +39,7 @@ UNARY_CALLS = 8
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What ModelInfo tells. `name`: as users know it; `model_hash`: Checkpoint.model_hash()."""
+    """What ModelInfo tells. `name`: as users know it; `model_hash`: the model's `weights_hash`."""
 
     name: str
     model_hash: str

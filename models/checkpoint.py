@@ -158,6 +158,11 @@ class Checkpoint:
         return ExpertWeights(gate=gate, up=up, down=down)
 
     @property
+    def weights_hash(self) -> str:
+        """What decides its answers, together with the engine's numerics id."""
+        return self.model_hash()
+
+    @property
     def origin(self) -> str:
         """What another process of this host opens it by."""
         return str(self.folder.resolve())

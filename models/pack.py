@@ -105,6 +105,13 @@ class Pack:
         """Of the checkpoint that it was made from."""
         return self.manifest.model_hash
 
+    @property
+    def weights_hash(self) -> str:
+        """What decides its answers, together with the engine's numerics id: plain formats follow from the checkpoint,
+        scales also from how they were chosen."""
+        plain = not (self.manifest.experts.quantised or self.manifest.dense.quantised)
+        return self.manifest.model_hash if plain else self.pack_hash
+
     def expert(self, layer: int, expert: int, backend: Backend) -> PackedExpert:
         """Read from the file into memory of the backend's kind. Raises CheckpointError for a wrong checksum."""
         self._check_layer(layer)

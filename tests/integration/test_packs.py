@@ -16,6 +16,7 @@ from colibri.cli.deployment import Deployment
 from colibri.cli.main import main
 from colibri.errors import ConfigError, NumericsMismatch
 from colibri.kernels.api import ComputeMode
+from colibri.models.checkpoint import Checkpoint
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 from colibri.router_service.handshake import RouterIdentity, shake_hands
 from colibri.transport.grpc_stream import open_channel
@@ -133,6 +134,7 @@ def test_a_worker_of_another_pack_is_refused(tiny_mixtral: Path, tmp_path: Path)
     one = pack(tiny_mixtral, tmp_path / "one", "int4g64")
     other = pack(tiny_mixtral, tmp_path / "other", "int4g64", "fp32")
     assert one.model_hash() == other.model_hash()
+    assert one.weights_hash != other.weights_hash
     assert one.pack_hash != other.pack_hash
     with deployed(one.folder, 1) as deployment:
         numerics = deployment.numerics.expert.id
@@ -271,3 +273,12 @@ def test_quality_of_a_pack(tiny_mixtral: Path, tmp_path: Path, capsys: pytest.Ca
     assert rows[3]["score"]["kl"] > rows[1]["score"]["kl"] > 0
     assert main([*command, "--text", str(text), "--prompts", "0"]) == 0
     assert "| small | `cpu/int8/w=int4g128/" in capsys.readouterr().out
+
+
+def test_what_answers_follow_from(tiny_mixtral: Path, tmp_path: Path) -> None:
+    """A plain pack is its checkpoint to whoever compares answers, a quantised one only itself."""
+    dtype = Checkpoint.open(tiny_mixtral).config.dtype
+    plain = pack(tiny_mixtral, tmp_path / "plain", dtype, dtype)
+    assert plain.weights_hash == Checkpoint.open(tiny_mixtral).weights_hash
+    quantised = pack(tiny_mixtral, tmp_path / "quantised", "int4g64", dtype)
+    assert quantised.weights_hash == quantised.pack_hash

@@ -51,7 +51,7 @@ def main() -> int:
             deployment = assemble(options, Phases(), loading)
         with deployment:
             model, numerics = deployment.model, deployment.numerics
-            _tell({"model_hash": model.model_hash(), "engine_numerics_id": numerics.id})
+            _tell({"model_hash": model.weights_hash, "engine_numerics_id": numerics.id})
             for answer in _answers(deployment, messages):
                 _tell(encode_answer(answer))
     except ColibriError as error:

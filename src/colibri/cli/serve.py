@@ -90,7 +90,7 @@ def _build(
     model, numerics = deployment.model, deployment.numerics
     served = ServedModel(
         name=Path(model.origin).name,
-        model_hash=model.model_hash(),
+        model_hash=model.weights_hash,
         config=model.config,
         defaults=model.generation,
     )
@@ -99,7 +99,7 @@ def _build(
     generation = GenerationServicer(deployment.engine, tokenizer, served, deployment.directory, chat=chat)
     router = RouterServicer(
         deployment.router,
-        model_hash=served.model_hash,
+        model_hash=model.model_hash(),
         expert_numerics_id=numerics.expert.id,
         max_rows=args.router_max_rows,
     )

@@ -107,7 +107,7 @@ class LocalSource:
     @property
     def model_hash(self) -> str:
         """Read only when it is wanted."""
-        return self._deployment.model.model_hash()
+        return self._deployment.model.weights_hash
 
     def start(self, request: pb.GenerateRequest, timeout_s: float) -> Stream:
         import secrets
