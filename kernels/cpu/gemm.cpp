@@ -6,27 +6,23 @@
 namespace colibri {
 namespace {
 
-// A K block of one panel stays in the L2 cache beside the rows while several tiles pass over it.
+// K blocks of a panel stay in the L2 cache, with the rows, while several tiles pass over them.
 constexpr int64_t kBlockBytes = 128 << 10;
-// With one tile of many rows the panel is asked for this far ahead.
-constexpr int64_t kPrefetchDistance = 64 << 10;
+// How many tiles at most share the prefetch of the next block.
+constexpr int64_t kSharing = 8;
 
-// Rules measured on Zen 4: one tile of up to 6 rows is best left to the hardware; one of 7-12 wants its own stream
-// 64 KiB ahead; 2 to 8 tiles fetch the next block meanwhile, a share each; more tiles have time to spare.
-void set_prefetch(GemmTile& t, const PanelJob& job, int64_t tile, int rows, int64_t block_bytes, bool next) {
-  const int64_t lines_per_8_pairs = 8 * 2 * kPanel * job.weight_element / 64;
+// Measured on Zen 5: one tile of up to 4 rows is best left to the hardware; one of more asks for its own stream shortly ahead
+// (later for many rows, which take longer); several tiles fetch what comes next meanwhile, a share each, the last ones of many.
+Prefetch plan_prefetch(const PanelJob& job, int64_t tile, int rows, int64_t pairs, const char* next) {
   const int64_t n = job.last_tile - job.first_tile;
-  const char* w = static_cast<const char*>(t.w);
-  if (n == 1) {
-    if (rows < 7) return;
-    t.prefetch = w + kPrefetchDistance;
-    t.prefetch_lines = int(lines_per_8_pairs);
-  } else if (n <= 8 && next) {
-    const int64_t share = ceil_div(lines_per_8_pairs, n);
-    t.prefetch = w + block_bytes + (tile - job.first_tile) * (t.k2 / 8) * share * 64;
-    t.prefetch_lines = int(share);
-  }
+  if (n == 1) return {rows < 5 ? 0 : int64_t(rows) << 10, nullptr, 0};
+  const int64_t sharing = std::min(n, kSharing), share = tile - (job.last_tile - sharing);
+  if (!next || share < 0) return {};
+  const int64_t lines = ceil_div(kPrefetchPairs * 2 * kPanel * job.weight_element / 64, sharing);
+  return {0, next + share * (pairs / kPrefetchPairs) * lines * 64, int(lines)};
 }
+
+int64_t block_count(int64_t panel_bytes) { return ceil_div(panel_bytes, kBlockBytes); }
 
 template <class Pair, class Read>
 void interleave(const Rows& rows, int64_t first, int count, Pair* out, int64_t element, Read read) {
@@ -73,12 +69,15 @@ void pack_rows(const Rows& rows, int64_t first, int count, RowType type, void* o
   }
 }
 
+int64_t spill_floats(const GemmPath& path, const Matrix& w, int64_t rows) {
+  return rows > path.kernels->max_rows && block_count(w.panel_bytes()) > 1 ? rows * kPanel : 0;
+}
+
 void run_panel(const PanelJob& job) noexcept {
   const int64_t pair_bytes = 2 * kPanel * job.weight_element;
   const int64_t row_pair = 2 * int64_t(row_element(job.path->rows));
-  const bool blocked = job.last_tile - job.first_tile > 1 && (job.finish != kSilu || job.spill);
-  const int64_t block = blocked ? kBlockBytes / pair_bytes : job.pairs;
-  float* spill_rows[kMaxTile];
+  const int64_t blocks = job.sums ? block_count(job.pairs * pair_bytes) : 1;
+  const int64_t block = round_up(ceil_div(job.pairs, blocks), kPrefetchPairs);
   for (int64_t k = 0; k < job.pairs; k += block) {
     const int64_t pairs = std::min(block, job.pairs - k);
     const bool last = k + pairs == job.pairs;
@@ -89,12 +88,11 @@ void run_panel(const PanelJob& job) noexcept {
       t.a = job.a + (first * job.pairs + k * rows) * row_pair;
       t.w = job.w + k * pair_bytes;
       t.k2 = pairs;
+      t.sums = job.sums ? job.sums + first * kPanel : nullptr;
       t.resume = k > 0;
-      t.finish = last ? job.finish : kStore;
+      t.spill = !last;
+      t.finish = job.finish;
       if (job.finish == kSilu) {
-        for (int r = 0; r < rows; r++) spill_rows[r] = job.spill ? job.spill + (first + r) * kPanel : nullptr;
-        t.y = spill_rows;
-        t.columns = kPanel;
         t.h = job.h + (first * job.h_pairs + job.h_pair * rows) * row_pair;
         t.round_h = job.round_h;
       } else {
@@ -103,7 +101,8 @@ void run_panel(const PanelJob& job) noexcept {
         t.columns = job.columns;
         t.scale = job.scale ? job.scale + first : nullptr;
       }
-      set_prefetch(t, job, i, rows, pairs * pair_bytes, !last || job.next_panel);
+      const char* next = last ? job.next : job.w + (k + pairs) * pair_bytes;
+      t.prefetch = plan_prefetch(job, i, rows, pairs, next);
       job.path->kernels->tile[rows](t);
     }
   }
@@ -114,7 +113,8 @@ void linear_rows(Backend& backend, const Rows& x, int64_t count, const Matrix& w
   const GemmPath path = gemm_path(backend.kernels, x.bf16, w.type);
   const Tiling tiling(count, path.kernels->max_rows);
   const int64_t pairs = w.pairs(), packed_row = pairs * 2 * int64_t(row_element(path.rows));
-  char* a = backend.scratch_rows.get<char>(size_t(count * packed_row));
+  const int64_t packed = round_up(count * packed_row, 64), spill = spill_floats(path, w, count);
+  char* a = backend.scratch_rows.get<char>(size_t(packed + backend.pool.threads() * spill * 4));
   float** rows = backend.scratch_pointers.get<float*>(size_t(count));
   for (int64_t r = 0; r < count; r++) rows[r] = y + r * w.n;
 
@@ -127,9 +127,10 @@ void linear_rows(Backend& backend, const Rows& x, int64_t count, const Matrix& w
   const int64_t panels = w.panels(), wanted = 8 * backend.pool.threads();
   const int64_t blocks = panels >= wanted ? 1 : std::min(tiling.tiles, ceil_div(wanted, panels));
   const int64_t work = w.bytes() * tiling.tiles;
-  backend.pool.run(panels * blocks, 1, work, [&](int64_t begin, int64_t end, int) {
-    for (int64_t item = begin; item < end; item++) {
+  backend.pool.run(panels * blocks, 1, work, [&](const Pool::Chunk& chunk) {
+    for (int64_t item = chunk.begin; item < chunk.end; item++) {
       const int64_t p = item % panels, b = item / panels;
+      const int64_t next = item + 1 < chunk.end ? item + 1 : chunk.next;
       PanelJob job{};
       job.path = &path;
       job.tiling = tiling;
@@ -139,9 +140,10 @@ void linear_rows(Backend& backend, const Rows& x, int64_t count, const Matrix& w
       job.pairs = pairs;
       job.w = w.panel(p);
       job.weight_element = w.element();
-      job.next_panel = item + 1 < end && p + 1 < panels;
+      job.next = next < 0 ? nullptr : w.panel(next % panels);
       job.finish = kStore;
       job.y = rows;
+      job.sums = spill ? reinterpret_cast<float*>(a + packed) + chunk.thread * spill : nullptr;
       job.column = p * kPanel;
       job.columns = int(std::min<int64_t>(kPanel, w.n - job.column));
       run_panel(job);

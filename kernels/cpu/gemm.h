@@ -44,10 +44,10 @@ struct PanelJob {
   int64_t pairs;           // of K, also of each packed row
   const char* w;           // this panel
   int64_t weight_element;  // bytes
-  bool next_panel;         // the following panel in memory is this thread's next: worth prefetching
+  const char* next;        // the panel that this thread comes to next, or nullptr
   Finish finish;
   float* const* y;         // destination of each row (kStore, kScale) or nullptr
-  float* spill;            // kSilu with several tiles: [rows][32] floats for K blocks, or nullptr: no K blocks
+  float* sums;             // spill_floats() of this thread's own
   int64_t column;
   int columns;
   const float* scale;      // of each row
@@ -56,6 +56,8 @@ struct PanelJob {
   bool round_h;
 };
 void run_panel(const PanelJob& job) noexcept;
+// Memory that run_panel needs for up to `rows` rows on a path: 0 where no K blocks are cut.
+int64_t spill_floats(const GemmPath& path, const Matrix& w, int64_t rows);
 
 // y[r, :] = x[r] W^T for `count` rows: fp32 [count, n]. Between Call and its end.
 void linear_rows(Backend& backend, const Rows& x, int64_t count, const Matrix& w, float* y);

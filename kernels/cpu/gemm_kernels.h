@@ -38,16 +38,17 @@ struct Accumulators {
 
 template <int Rows>
 COLIBRI_INLINE void start(Accumulators<Rows>& acc, const GemmTile& t) {
-  constexpr int kHalf = kVectors / 2;
+  if (t.resume) {
 #pragma GCC unroll 12
-  for (int r = 0; r < Rows; r++) {
-    if (!t.resume) {
+    for (int r = 0; r < Rows; r++) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; v++) acc.v[r][v] = native_load(t.sums + r * kPanel + v * kNativeLanes);
+    }
+  } else {
+#pragma GCC unroll 12
+    for (int r = 0; r < Rows; r++) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; v++) acc.v[r][v] = native_zero();
-    } else {
-      const float* y = t.y[r] + t.column;
-      split(load_n(y, clamp16(t.columns)), &acc.v[r][0]);
-      split(load_n(y + 16, clamp16(t.columns - 16)), &acc.v[r][kHalf]);
     }
   }
 }
@@ -94,30 +95,45 @@ static __attribute__((noinline)) void finish_rows(const TileEnd& t, const float*
 // Through memory: the arithmetic of the end is not worth a copy per tile size.
 template <int Rows>
 COLIBRI_INLINE void finish(const Accumulators<Rows>& acc, const GemmTile& t, bool bf16_rows) {
-  alignas(64) float sums[Rows * kPanel];
+  alignas(64) float end[Rows * kPanel];
+  float* const sums = t.spill ? t.sums : end;
 #pragma GCC unroll 12
   for (int r = 0; r < Rows; r++) {
     store(sums + r * kPanel, join(&acc.v[r][0]));
     store(sums + r * kPanel + 16, join(&acc.v[r][kVectors / 2]));
   }
-  finish_rows(t, sums, Rows, bf16_rows);
+  if (!t.spill) finish_rows(t, sums, Rows, bf16_rows);
 }
 
-// Runs `step` for every pair; every 8 pairs, `prefetch_lines` cache lines are asked for.
-template <class Step>
-COLIBRI_INLINE void walk(const GemmTile& t, Step step) {
-  int64_t k = 0;
-  if (t.prefetch) {
-    const char* p = t.prefetch;
-    for (; k + 8 <= t.k2; k += 8) {
-      for (int i = 0; i < t.prefetch_lines; i++) __builtin_prefetch(p + 64 * i, 0, 2);
-      p += 64 * t.prefetch_lines;
-#pragma GCC unroll 1
-      for (int i = 0; i < 8; i++) step();
+// Asks for `lines` cache lines from p on, for the L2 cache.
+COLIBRI_INLINE const char* ask_for(const char* p, int lines) {
+  for (int i = 0; i < lines; i++) __builtin_prefetch(p + 64 * i, 0, 2);
+  return p + 64 * lines;
+}
+
+// step(w) for `steps` steps of K of `Bytes` bytes of weights each; prefetch.lines: in every `Every` steps.
+template <int Bytes, int Every, class Step>
+COLIBRI_INLINE void walk(const char* w, int64_t steps, const Prefetch& prefetch, Step step) {
+  if (prefetch.ahead) {
+    const int64_t ahead = prefetch.ahead;
+#pragma GCC unroll 2
+    for (int64_t k = 0; k < steps; k++, w += Bytes) {
+#pragma GCC unroll 4
+      for (int i = 0; i < Bytes; i += 64) __builtin_prefetch(w + ahead + i, 0, 3);
+      step(w);
+    }
+    return;
+  }
+  if (prefetch.next) {
+    const char* next = prefetch.next;
+    for (; steps >= Every; steps -= Every) {
+      next = ask_for(next, prefetch.lines);
+#pragma GCC unroll 2
+      for (int i = 0; i < Every; i++, w += Bytes) step(w);
     }
   }
-#pragma GCC unroll 1
-  for (; k < t.k2; k++) step();
+#pragma GCC unroll 2
+  for (; steps > 0; steps--, w += Bytes) step(w);
 }
 
 // One pair of K: the odd products of all columns, then the even ones.
@@ -154,11 +170,9 @@ static __attribute__((noinline)) void tile_fma(const GemmTile& t) {
   Accumulators<Rows> acc;
   start(acc, t);
   const float* a = static_cast<const float*>(t.a);
-  const char* w = static_cast<const char*>(t.w);
-  walk(t, [&]() __attribute__((always_inline)) {
+  walk<Weights::kStep, kPrefetchPairs>(static_cast<const char*>(t.w), t.k2, t.prefetch, [&](const char* w) __attribute__((always_inline)) {
     multiply_pair<Rows, Weights>(acc, a, w);
     a += 2 * Rows;
-    w += Weights::kStep;
   });
   finish(acc, t, false);
 }
@@ -186,8 +200,7 @@ static __attribute__((noinline)) void tile_dpbf16(const GemmTile& t) {
   Accumulators<Rows> acc;
   start(acc, t);
   const int32_t* a = static_cast<const int32_t*>(t.a);
-  const char* w = static_cast<const char*>(t.w);
-  walk(t, [&]() __attribute__((always_inline)) {
+  walk<kPanel * 4, kPrefetchPairs>(static_cast<const char*>(t.w), t.k2, t.prefetch, [&](const char* w) __attribute__((always_inline)) {
     const __m512bh w0 = (__m512bh)_mm512_loadu_si512(w), w1 = (__m512bh)_mm512_loadu_si512(w + 64);
 #pragma GCC unroll 12
     for (int r = 0; r < Rows; r++) {
@@ -196,7 +209,6 @@ static __attribute__((noinline)) void tile_dpbf16(const GemmTile& t) {
       acc.v[r][1].v = _mm512_dpbf16_ps(acc.v[r][1].v, w1, x);
     }
     a += Rows;
-    w += 128;
   });
   finish(acc, t, true);
 }

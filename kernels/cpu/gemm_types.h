@@ -19,7 +19,7 @@ constexpr size_t row_element(RowType t) { return t == kRowBf16 ? 2 : 4; }
 
 // What happens to a tile's sums.
 enum Finish : int {
-  kStore,  // y = acc (also the exact spill of a K block)
+  kStore,  // y = acc
   kScale,  // y = scale[row] * acc
   kSilu,   // columns 0..15 are gate, 16..31 up: silu(g) * u, packed as rows of the next matrix
   kSiluRows,  // the same, as fp32 into 16 columns of y
@@ -28,7 +28,7 @@ enum Finish : int {
 // What happens at the end of a tile, and where the results go.
 struct TileEnd {
   Finish finish;
-  float* const* y;   // one destination row per row of the tile (all but kSilu; also to resume)
+  float* const* y;   // one destination row per row of the tile (all but kSilu)
   int64_t column;    // first column of the panel in y
   int columns;       // of 32; more are never written (kSiluRows: all 16 are)
   const float* scale;
@@ -36,14 +36,24 @@ struct TileEnd {
   bool round_h;      // kSilu: round to bf16 (rows packed as bf16 always are)
 };
 
+// What a tile asks for while it computes: its own weights, `ahead` bytes before it needs them (into the L1 cache; 0: no), or
+// what is read after this panel, `lines` cache lines from `next` on in every few steps of K (into L2; nullptr: no).
+constexpr int kPrefetchPairs = 8;
+struct Prefetch {
+  int64_t ahead;
+  const char* next;
+  int lines;
+};
+
 // One row tile times (a K block of) one panel.
 struct GemmTile : TileEnd {
   const void* a;     // packed rows [k2][rows][2]
   const void* w;     // [k2][32][2]; fp32: [2 * k2][32]
   int64_t k2;        // pairs of K
-  bool resume;       // continue from y instead of +0
-  const char* prefetch;    // to the L2 cache, or nullptr
-  int prefetch_lines;      // cache lines in every 8 pairs
+  float* sums;       // [rows][32], between K blocks: exact, being fp32 as the accumulators are
+  bool resume;       // continue from there instead of +0
+  bool spill;        // leave them there: the end comes with a later block
+  Prefetch prefetch;
 };
 
 using GemmTileFunction = void (*)(const GemmTile&);

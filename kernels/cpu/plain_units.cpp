@@ -1,11 +1,10 @@
 // expert_units on floating-point weights: gather and pack rows, gate_up with silu in registers, down.
+#include <algorithm>
+
 #include "units_run.h"
 
 namespace colibri {
 namespace {
-
-// A gate_up panel up to this size is passed over whole; larger ones are cut into K blocks, sums spilled.
-constexpr int64_t kWholePanelBytes = 512 << 10;
 
 class PlainUnits final : public UnitsRun {
  public:
@@ -24,23 +23,21 @@ class PlainUnits final : public UnitsRun {
   Tiling tiling(int64_t rows) const override { return Tiling(rows, path_.kernels->max_rows); }
   void gate_up();
   void down();
-  PanelJob panel_job(const Piece& piece, const Matrix& w, int64_t p, bool next_panel) const;
+  PanelJob panel_job(const Item& item, const Matrix& w) const;
 
   const GemmPath path_;
   const int64_t packed_row_, packed_hidden_;  // bytes
   char *rows_ = nullptr, *h_ = nullptr;
-  float* spill_ = nullptr;
-  int64_t spill_rows_ = 0;
+  float* sums_ = nullptr;
+  int64_t spill_ = 0;  // floats of each thread, for K blocks
 };
 
 void PlainUnits::reserve(int64_t rows) {
-  // Spill buffers, one per thread, only where a panel is cut into K blocks.
-  const Matrix& gate_up = experts_[0].gate_up;
-  spill_rows_ = gate_up.panel_bytes() > kWholePanelBytes && rows > path_.kernels->max_rows ? rows : 0;
-  const int64_t spill_bytes = backend_.pool.threads() * spill_rows_ * kPanel * 4;
-  rows_ = backend_.scratch_rows.get<char>(size_t(round_up(rows * packed_row_, 64) + spill_bytes));
+  const int64_t packed = round_up(rows * packed_row_, 64);
+  spill_ = std::max(spill_floats(path_, experts_[0].gate_up, rows), spill_floats(path_, experts_[0].down, rows));
+  rows_ = backend_.scratch_rows.get<char>(size_t(packed + backend_.pool.threads() * spill_ * 4));
   h_ = backend_.scratch_hidden.get<char>(size_t(rows * packed_hidden_));
-  if (spill_rows_) spill_ = reinterpret_cast<float*>(rows_ + round_up(rows * packed_row_, 64));
+  if (spill_) sums_ = reinterpret_cast<float*>(rows_ + packed);
 }
 
 void PlainUnits::compute(int64_t rows) {
@@ -52,41 +49,39 @@ void PlainUnits::compute(int64_t rows) {
   down();
 }
 
-PanelJob PlainUnits::panel_job(const Piece& piece, const Matrix& w, int64_t p, bool next_panel) const {
+PanelJob PlainUnits::panel_job(const Item& item, const Matrix& w) const {
   PanelJob job{};
   job.path = &path_;
-  job.tiling = piece.segment->tiling;
-  job.first_tile = piece.first_tile;
-  job.last_tile = piece.last_tile;
-  job.next_panel = next_panel;
+  job.tiling = item.piece.segment->tiling;
+  job.first_tile = item.piece.first_tile;
+  job.last_tile = item.piece.last_tile;
+  job.next = item.next;
   job.pairs = w.pairs();
-  job.w = w.panel(p);
+  job.w = w.panel(item.panel);
   job.weight_element = w.element();
+  job.sums = sums_ ? sums_ + item.thread * spill_ : nullptr;
   return job;
 }
 
 void PlainUnits::gate_up() {
-  const Matrix& shape = experts_[0].gate_up;
-  over_panels(shape.panels(), shape.panel_bytes(), [this](const Piece& piece, int64_t p, bool next_panel, int thread) {
-    const Segment& s = *piece.segment;
-    PanelJob job = panel_job(piece, s.expert->gate_up, p, next_panel);
+  over_panels(&Expert::gate_up, [this](const Item& item) {
+    const Segment& s = *item.piece.segment;
+    PanelJob job = panel_job(item, s.expert->gate_up);
     job.a = rows_ + s.row * packed_row_;
     job.finish = kSilu;
-    job.spill = spill_ ? spill_ + thread * spill_rows_ * kPanel : nullptr;
     job.h = h_ + s.row * packed_hidden_;
     job.h_pairs = s.expert->down.pairs();
-    job.h_pair = p * (kPanel / 4);
+    job.h_pair = item.panel * (kPanel / 4);
     job.round_h = x_.bf16;
     run_panel(job);
   });
 }
 
 void PlainUnits::down() {
-  const Matrix& shape = experts_[0].down;
-  over_panels(shape.panels(), shape.panel_bytes(), [this](const Piece& piece, int64_t p, bool next_panel, int) {
-    const Segment& s = *piece.segment;
-    PanelJob job = panel_job(piece, s.expert->down, p, next_panel);
-    const TileEnd end = weighted(s, p);
+  over_panels(&Expert::down, [this](const Item& item) {
+    const Segment& s = *item.piece.segment;
+    PanelJob job = panel_job(item, s.expert->down);
+    const TileEnd end = weighted(s, item.panel);
     job.a = h_ + s.row * packed_hidden_;
     job.finish = end.finish;
     job.y = end.y;

@@ -62,7 +62,7 @@ int count_forks() {
 
 }  // namespace
 
-Pool::Pool(int threads, const std::vector<int>& cpus) : threads_(threads), forks_(count_forks()), sleep_(new Sleep) {
+Pool::Pool(int threads, const std::vector<int>& cpus) : threads_(threads), forks_(count_forks()), ahead_(new Ahead[size_t(threads)]), sleep_(new Sleep) {
   try {
     for (int id = 1; id < threads; id++) {
       workers_.emplace_back([this, id] { work(id); });
@@ -101,7 +101,7 @@ void Pool::run(int64_t items, int64_t grain, int64_t bytes, Function fn, void* c
   if (items <= 0) return;
   if (grain < 1) grain = 1;
   if (workers_.empty() || items <= grain || bytes < kInlineBytes) {
-    fn(context, 0, items, 0);
+    fn(context, {0, items, -1, 0});
     return;
   }
   fn_ = fn;
@@ -126,14 +126,41 @@ void Pool::run(int64_t items, int64_t grain, int64_t bytes, Function fn, void* c
 }
 
 // Large chunks first (long streams through memory), then ever smaller ones (nobody waits long for the last).
-void Pool::drain(int id) {
+bool Pool::claim(Chunk& chunk) {
   int64_t begin = next_.load(std::memory_order_relaxed);
   while (begin < items_) {
     const int64_t share = (items_ - begin) / (4 * threads_);
     const int64_t end = std::min(items_, begin + std::max(grain_, share));
     if (!next_.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
-    fn_(context_, begin, end, id);
-    begin = next_.load(std::memory_order_relaxed);
+    chunk.begin = begin;
+    chunk.end = end;
+    return true;
+  }
+  return false;
+}
+
+bool Pool::take(int from, Chunk& chunk) {
+  const uint64_t packed = ahead_[size_t(from)].chunk.exchange(0, std::memory_order_relaxed);
+  chunk.begin = int64_t(packed >> 32);
+  chunk.end = int64_t(packed & 0xffffffffu);
+  return packed != 0;
+}
+
+bool Pool::next_chunk(int id, Chunk& chunk) {
+  if (take(id, chunk) || claim(chunk)) return true;
+  for (int other = 0; other < threads_; other++)
+    if (take(other, chunk)) return true;
+  return false;
+}
+
+// Each chunk is claimed while the one before it is computed, which can prefetch for it.
+void Pool::drain(int id) {
+  Chunk chunk{0, 0, -1, id}, following{0, 0, -1, id};
+  while (next_chunk(id, chunk)) {
+    const bool more = items_ <= UINT32_MAX && claim(following);
+    chunk.next = more ? following.begin : -1;
+    if (more) ahead_[size_t(id)].chunk.store(uint64_t(following.begin) << 32 | uint64_t(following.end), std::memory_order_relaxed);
+    fn_(context_, chunk);
   }
 }
 

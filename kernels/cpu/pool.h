@@ -9,14 +9,21 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace colibri {
 
 class Pool {
  public:
-  // fn(context, begin, end, thread): items [begin, end); must not throw. One call may span several chunks.
-  using Function = void (*)(void* context, int64_t begin, int64_t end, int thread);
+  // One chunk of a job: items [begin, end). `next`: where this thread's next chunk begins (unless an idle thread takes that
+  // one over), -1 when there is none.
+  struct Chunk {
+    int64_t begin, end, next;
+    int thread;
+  };
+  // Must not throw.
+  using Function = void (*)(void* context, const Chunk& chunk);
 
   // Work below this many bytes touched (a few microseconds) is not worth waking anybody for.
   static constexpr int64_t kInlineBytes = 128 << 10;
@@ -38,14 +45,24 @@ class Pool {
   // when all is done. One caller at a time (Backend's mutex).
   void run(int64_t items, int64_t grain, int64_t bytes, Function fn, void* context) noexcept;
 
+  // body(begin, end, thread), or body(chunk).
   template <class F>
   void run(int64_t items, int64_t grain, int64_t bytes, F&& body) noexcept {
-    run(items, grain, bytes, [](void* c, int64_t b, int64_t e, int t) { (*static_cast<F*>(c))(b, e, t); }, &body);
+    const Function fn = [](void* context, const Chunk& c) {
+      if constexpr (std::is_invocable_v<F&, const Chunk&>)
+        (*static_cast<F*>(context))(c);
+      else
+        (*static_cast<F*>(context))(c.begin, c.end, c.thread);
+    };
+    run(items, grain, bytes, fn, &body);
   }
 
  private:
   void work(int id);
   void drain(int id);
+  bool claim(Chunk& chunk);
+  bool take(int from, Chunk& chunk);
+  bool next_chunk(int id, Chunk& chunk);
   bool wait_for_job(uint64_t seen);
 
   const int threads_;
@@ -65,6 +82,12 @@ class Pool {
   std::atomic<bool> stop_{false};
   std::atomic<int> sleepers_{0};
   std::atomic<bool> caller_sleeps_{false};
+
+  // The chunk that a thread has claimed beyond the one it works on: begin * 2^32 + end, 0: none.
+  struct alignas(64) Ahead {
+    std::atomic<uint64_t> chunk{0};
+  };
+  std::unique_ptr<Ahead[]> ahead_;
 
   struct Sleep {
     std::mutex mutex;

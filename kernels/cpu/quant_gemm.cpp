@@ -6,24 +6,18 @@
 namespace colibri {
 namespace {
 
-// With one tile of many rows the panel is asked for this far ahead.
-constexpr int64_t kPrefetchDistance = 32 << 10;
+constexpr int64_t kSharing = 8;
 
-// As for other weights (gemm.cpp). Measured on Zen 5: a steady stream suits one tile, and would cost several tiles more than
-// asking for their share at the start of each group.
-void set_prefetch(QuantTile& t, const QuantPanelJob& job, int64_t tile, int rows) {
+// As for other weights (gemm.cpp).
+Prefetch plan_prefetch(const QuantPanelJob& job, int64_t tile, int rows) {
   const Matrix& m = *job.matrix;
   const int64_t n = job.last_tile - job.first_tile;
-  const char* w = static_cast<const char*>(t.w);
-  if (n == 1) {
-    if (rows < (m.type == kWeightInt8 ? 5 : 3)) return;
-    t.prefetch = w + kPrefetchDistance;
-    t.octet_lines = int(octet_bytes(m.type) / 64);
-  } else if (n <= 8 && job.next_panel) {
-    const int64_t share = ceil_div((kScaleBytes + m.group / kOctet * octet_bytes(m.type)) / 64, n);
-    t.prefetch = w + m.panel_bytes() + (tile - job.first_tile) * m.groups() * share * 64;
-    t.group_lines = int(share);
-  }
+  if (n == 1) return {rows < (m.type == kWeightInt8 ? 5 : 3) ? 0 : int64_t(rows + 4) << 10, nullptr, 0};
+  const int64_t sharing = std::min(n, kSharing), share = tile - (job.last_tile - sharing);
+  if (!job.next || share < 0) return {};
+  const int64_t steps = std::max<int64_t>(1, m.octets() / kPrefetchOctets);
+  const int64_t lines = ceil_div(m.panel_bytes() / 64, steps * sharing);
+  return {0, job.next + share * steps * lines * 64, int(lines)};
 }
 
 }  // namespace
@@ -86,7 +80,7 @@ void run_quant_panel(const QuantPanelJob& job) noexcept {
     t.w = m.panel(job.panel);
     t.octets = m.octets();
     t.group = m.group;
-    set_prefetch(t, job, i, rows);
+    t.prefetch = plan_prefetch(job, i, rows);
     job.kernels->tile[m.type - kWeightTypes][rows](t);
   }
 }
@@ -108,9 +102,10 @@ void quant_linear_rows(Backend& backend, const Rows& x, int64_t count, const Mat
   // Items: panels, and where these are too few for the threads, blocks of row tiles as well.
   const int64_t panels = w.panels(), wanted = 8 * backend.pool.threads();
   const int64_t blocks = panels >= wanted ? 1 : std::min(tiling.tiles, ceil_div(wanted, panels));
-  backend.pool.run(panels * blocks, 1, w.bytes() * tiling.tiles, [&](int64_t begin, int64_t end, int) {
-    for (int64_t item = begin; item < end; item++) {
+  backend.pool.run(panels * blocks, 1, w.bytes() * tiling.tiles, [&](const Pool::Chunk& chunk) {
+    for (int64_t item = chunk.begin; item < chunk.end; item++) {
       const int64_t p = item % panels, b = item / panels;
+      const int64_t next = item + 1 < chunk.end ? item + 1 : chunk.next;
       QuantPanelJob job{};
       job.kernels = &kernels;
       job.tiling = tiling;
@@ -119,7 +114,7 @@ void quant_linear_rows(Backend& backend, const Rows& x, int64_t count, const Mat
       job.rows = &a;
       job.matrix = &w;
       job.panel = p;
-      job.next_panel = item + 1 < end && p + 1 < panels;
+      job.next = next < 0 ? nullptr : w.panel(next % panels);
       job.end.finish = kStore;
       job.end.y = rows;
       job.end.column = p * kPanel;

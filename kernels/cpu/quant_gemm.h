@@ -32,7 +32,7 @@ struct QuantPanelJob {
   const QuantRows* rows;
   const Matrix* matrix;
   int64_t panel;
-  bool next_panel;       // the following panel in memory is this thread's next: worth prefetching
+  const char* next;      // the panel that this thread comes to next, or nullptr
   TileEnd end;           // y and scale: those of row 0
 };
 void run_quant_panel(const QuantPanelJob& job) noexcept;

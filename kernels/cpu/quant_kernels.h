@@ -133,11 +133,6 @@ COLIBRI_INLINE void multiply_octet(Sums<Rows>& sums, const char* a, const char* 
   }
 }
 
-COLIBRI_INLINE const char* ask_for(const char* p, int lines) {
-  for (int i = 0; i < lines; i++) __builtin_prefetch(p + 64 * i, 0, 2);
-  return p + 64 * lines;
-}
-
 template <int Rows, class Weights>
 static __attribute__((noinline)) void tile_quant(const QuantTile& t) {
   f32x16 total[Rows][2];
@@ -147,13 +142,12 @@ static __attribute__((noinline)) void tile_quant(const QuantTile& t) {
   const char* w = static_cast<const char*>(t.w);
   const float* scale = t.a_scale;
   const int32_t* start = t.a_start;
-  const char* prefetch = t.prefetch;
-  const int octet_lines = t.octet_lines;
+  Prefetch prefetch = t.prefetch;
   const int64_t whole = t.group / kOctet;
   for (int64_t left = t.octets; left > 0; left -= whole) {
     const char* const weight_scale = w;
     w += kScaleBytes;
-    if (t.group_lines) prefetch = ask_for(prefetch, t.group_lines);
+    if (prefetch.ahead) __builtin_prefetch(w + prefetch.ahead - kScaleBytes, 0, 3);
     Sums<Rows> sums;
 #pragma GCC unroll 12
     for (int r = 0; r < Rows; r++) {
@@ -161,13 +155,12 @@ static __attribute__((noinline)) void tile_quant(const QuantTile& t) {
       for (int v = 0; v < kIntVectors; v++) sums.v[r][v] = ints_set1(start[r]);
     }
     const int64_t octets = left < whole ? left : whole;
-#pragma GCC unroll 1
-    for (int64_t o = 0; o < octets; o++) {
-      if (octet_lines) prefetch = ask_for(prefetch, octet_lines);
-      multiply_octet<Rows, Weights>(sums, a, w);
+    walk<Weights::kStep, kPrefetchOctets>(w, octets, prefetch, [&](const char* octet) __attribute__((always_inline)) {
+      multiply_octet<Rows, Weights>(sums, a, octet);
       a += Rows * kOctet * kRowNumber;
-      w += Weights::kStep;
-    }
+    });
+    w += octets * Weights::kStep;
+    if (prefetch.next) prefetch.next += octets / kPrefetchOctets * prefetch.lines * 64;
     const f32x16 w0 = load_bf16(reinterpret_cast<const uint16_t*>(weight_scale));
     const f32x16 w1 = load_bf16(reinterpret_cast<const uint16_t*>(weight_scale) + 16);
 #pragma GCC unroll 12

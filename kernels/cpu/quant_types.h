@@ -7,6 +7,7 @@ namespace colibri {
 constexpr int kMaxGroup = 128;
 // K of a quantised matrix is padded to whole octets; the last group may be shorter than the others.
 constexpr int kOctet = 8;
+constexpr int kPrefetchOctets = 4;
 constexpr int64_t kScaleBytes = kPanel * 2;  // the bf16 scales at the start of each group of a panel
 constexpr int64_t octet_bytes(WeightType t) { return t == kWeightInt8 ? kPanel * kOctet : kPanel * kOctet / 2; }
 // Stored numbers are the weight plus this.
@@ -33,9 +34,7 @@ struct QuantTile : TileEnd {
   const void* w;
   int64_t octets;       // of K
   int group;
-  const char* prefetch;    // to the L2 cache, or nullptr: so many cache lines
-  int group_lines;         // at the start of every group, and
-  int octet_lines;         // in every octet
+  Prefetch prefetch;    // lines: in every kPrefetchOctets octets
 };
 
 using QuantTileFunction = void (*)(const QuantTile&);

@@ -20,7 +20,7 @@ class QuantUnits final : public UnitsRun {
   void reserve(int64_t rows) override;
   void compute(int64_t rows) override;
   Tiling tiling(int64_t rows) const override { return quant_tiling(backend_.kernels.quant, rows); }
-  QuantPanelJob panel_job(const Piece& piece, const Matrix& w, const QuantRows& rows, int64_t p, bool next_panel) const;
+  QuantPanelJob panel_job(const Item& item, const Matrix& w, const QuantRows& rows) const;
 
   QuantRows rows_, numbers_;  // of the matrices' inputs; one memory, since the first are done with before the second
   char* memory_ = nullptr;
@@ -37,17 +37,16 @@ void QuantUnits::reserve(int64_t rows) {
   for (int64_t r = 0; r < rows; r++) h_rows_[r] = h_ + r * k;
 }
 
-QuantPanelJob QuantUnits::panel_job(const Piece& piece, const Matrix& w, const QuantRows& rows, int64_t p,
-                                    bool next_panel) const {
+QuantPanelJob QuantUnits::panel_job(const Item& item, const Matrix& w, const QuantRows& rows) const {
   QuantPanelJob job{};
   job.kernels = &backend_.kernels.quant;
-  job.tiling = piece.segment->tiling;
-  job.first_tile = piece.first_tile;
-  job.last_tile = piece.last_tile;
+  job.tiling = item.piece.segment->tiling;
+  job.first_tile = item.piece.first_tile;
+  job.last_tile = item.piece.last_tile;
   job.rows = &rows;
   job.matrix = &w;
-  job.panel = p;
-  job.next_panel = next_panel;
+  job.panel = item.panel;
+  job.next = item.next;
   return job;
 }
 
@@ -58,26 +57,25 @@ void QuantUnits::compute(int64_t rows) {
     const int64_t first = s.tiling.first(tile);
     quantise_rows(backend_.kernels, x_, s.entry + first, s.tiling.count(tile), shape.gate_up, in.from(s.row + first));
   });
-  over_panels(shape.gate_up.panels(), shape.gate_up.panel_bytes(),
-              [&](const Piece& piece, int64_t p, bool next_panel, int) {
-                const Segment& s = *piece.segment;
-                const QuantRows a = in.from(s.row);
-                QuantPanelJob job = panel_job(piece, s.expert->gate_up, a, p, next_panel);
-                job.end.finish = kSiluRows;
-                job.end.y = h_rows_ + s.row;
-                job.end.column = p * (kPanel / 2);
-                run_quant_panel(job);
-              });
+  over_panels(&Expert::gate_up, [&](const Item& item) {
+    const Segment& s = *item.piece.segment;
+    const QuantRows a = in.from(s.row);
+    QuantPanelJob job = panel_job(item, s.expert->gate_up, a);
+    job.end.finish = kSiluRows;
+    job.end.y = h_rows_ + s.row;
+    job.end.column = item.panel * (kPanel / 2);
+    run_quant_panel(job);
+  });
   const Rows h{reinterpret_cast<const char*>(h_), false, shape.down.k, nullptr};
   over_tiles(rows * h.k * 4, [&](const Segment& s, int64_t tile) {
     const int64_t first = s.row + s.tiling.first(tile);
     quantise_rows(backend_.kernels, h, first, s.tiling.count(tile), shape.down, middle.from(first));
   });
-  over_panels(shape.down.panels(), shape.down.panel_bytes(), [&](const Piece& piece, int64_t p, bool next_panel, int) {
-    const Segment& s = *piece.segment;
+  over_panels(&Expert::down, [&](const Item& item) {
+    const Segment& s = *item.piece.segment;
     const QuantRows a = middle.from(s.row);
-    QuantPanelJob job = panel_job(piece, s.expert->down, a, p, next_panel);
-    job.end = weighted(s, p);
+    QuantPanelJob job = panel_job(item, s.expert->down, a);
+    job.end = weighted(s, item.panel);
     run_quant_panel(job);
   });
 }

@@ -35,15 +35,24 @@ class UnitsRun {
   // gate_up and down of the wave, from the gathered rows to y_.
   virtual void compute(int64_t rows) = 0;
 
-  // body(piece, panel, next_panel, thread) for every panel of every piece.
+  // One panel of a matrix for one piece, and the panel that this thread comes to next (nullptr: none).
+  struct Item {
+    const Piece& piece;
+    int64_t panel;
+    const char* next;
+    int thread;
+  };
+  // body(item) for every panel of a matrix, gate_up or down, of every piece.
   template <class Body>
-  void over_panels(int64_t panels, int64_t panel_bytes, Body&& body) {
-    const int64_t items = int64_t(pieces_.size()) * panels;
-    const int64_t work = int64_t(tiles_.size()) * panels * panel_bytes;
-    backend_.pool.run(items, 1, work, [&](int64_t begin, int64_t end, int thread) {
-      for (int64_t i = begin; i < end; i++) {
-        const int64_t p = i % panels;
-        body(pieces_[size_t(i / panels)], p, i + 1 < end && p + 1 < panels, thread);
+  void over_panels(Matrix Expert::*matrix, Body&& body) {
+    const Matrix& shape = experts_[0].*matrix;
+    const int64_t panels = shape.panels(), items = int64_t(pieces_.size()) * panels;
+    const int64_t work = int64_t(tiles_.size()) * shape.bytes();
+    backend_.pool.run(items, 1, work, [&](const Pool::Chunk& chunk) {
+      for (int64_t i = chunk.begin; i < chunk.end; i++) {
+        const int64_t next = i + 1 < chunk.end ? i + 1 : chunk.next;
+        const char* w = next < 0 ? nullptr : (pieces_[size_t(next / panels)].segment->expert->*matrix).panel(next % panels);
+        body(Item{pieces_[size_t(i / panels)], i % panels, w, chunk.thread});
       }
     });
   }
