@@ -1,8 +1,9 @@
-"""Measure kernels against this machine's limits: reading the same weights, and multiply-adds from registers.
+"""Measure kernels against this machine's limits.
 
-Each repetition of a kernel is followed by a plain read of as many bytes of the same pages by the same threads; the
-peaks of this path's instructions are measured in between. Weights are rotated through more memory than any cache
-holds. `of roof` is the share of what the lower of the two limits allows.
+The limits are reading the same weights, and multiply-adds from registers. Each repetition of a kernel is followed by a
+plain read of as many bytes of the same pages by the same threads; the peaks of this path's instructions are measured in
+between. Weights are rotated through more memory than any cache holds. `of roof` is the share of what the lower of the
+two limits allows.
 """
 
 from __future__ import annotations

@@ -139,8 +139,13 @@ LISTEN = (
             "a free path or a socket that nobody serves", f"{FOLDER}/file, which is no socket", file=b"precious"),
     _listen("long", "a socket path of 200 characters", "unix:/" + "x" * 200,
             "a socket path of at most 107 bytes", ANY),
-    _listen("foreign", "another machine's address", "192.0.2.1:5000",
-            "an address that can be bound", "192.0.2.1:5000 (Cannot assign requested address)"),
+    _listen("public", "an address that other machines reach, without TLS", "192.0.2.1:5000",
+            "a loopback address or a unix socket, for want of --tls-cert and --tls-key (--insecure: serve in clear)",
+            "192.0.2.1:5000, which other machines reach"),
+    CommandCase("listen-foreign", "another machine's address",
+                ["serve", MODEL, "--listen=192.0.2.1:5000", "--insecure"],
+                invalid("--listen", "an address that can be bound",
+                        "192.0.2.1:5000 (Cannot assign requested address)")),
 )  # fmt: skip
 
 CONFIG = (
