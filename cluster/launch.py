@@ -50,6 +50,7 @@ class LaunchOptions:
     memory: bytes that a worker's experts may take (None: any). allow_faults: workers let themselves be made to
     misbehave. allow_cross_node: its CPUs and memory may lie on different NUMA nodes. networks: by worker, those that
     run in a network namespace of their own.
+    gpu_block_size, dma_buffer_size: of workers whose place has a GPU (None: as they have it).
     tls: None: in clear; insecure: in clear even where other machines reach them.
     """
 
@@ -73,6 +74,8 @@ class LaunchOptions:
     env: Mapping[str, str] | None = None
     tls: WorkerTls | None = None
     insecure: bool = False
+    gpu_block_size: int | None = None
+    dma_buffer_size: int | None = None
 
     @property
     def channel(self) -> ChannelSecurity:
@@ -149,6 +152,7 @@ def worker_command(
         f"--cpus={format_cpu_list(pin.cpus)}",
         f"--numa-node={pin.numa_node}",
         f"--parent-pid={os.getpid()}",
+        *_on_gpu(options, pin),
         *(["--share-cpus"] if pin.oversubscribed else []),
         *(["--allow-cross-node"] if options.allow_cross_node else []),
         *(["--yielding-start"] if yielding else []),
@@ -158,6 +162,17 @@ def worker_command(
     ]
     # What a slow or cut network is to be tested with must not go around it.
     return argv if place is None else place.command([*argv, "--no-shared-memory"])
+
+
+def _on_gpu(options: LaunchOptions, pin: WorkerPlace) -> list[str]:
+    if not pin.gpu:
+        return []
+    sizes = (("gpu-block-size", options.gpu_block_size), ("dma-buffer-size", options.dma_buffer_size))
+    # By its address: numbers depend on what is visible to a process.
+    return [
+        f"--device=cuda:{pin.gpu}",
+        *(f"--{name}={value}" for name, value in sizes if value is not None),
+    ]
 
 
 def _protection(options: LaunchOptions, place: NetworkPlace | None) -> list[str]:

@@ -40,7 +40,8 @@ class Wanted:
     """What a plan is asked for.
 
     workers: None: one per (NUMA node, GPU). numa_nodes, cpu_threads: of each worker in turn, None: auto, as for
-    workers beyond their ends. gpus: each worker gets a GPU. share: workers may share CPUs where cores do not suffice.
+    workers beyond their ends. gpus: each worker gets a GPU; cards: which, by their order on the PCI bus, None: any.
+    share: workers may share CPUs where cores do not suffice, and GPUs.
     taken: CPUs that other workers of this host have, and their process ids.
     """
 
@@ -48,6 +49,7 @@ class Wanted:
     numa_nodes: tuple[int | None, ...] = ()
     cpu_threads: tuple[int | None, ...] = ()
     gpus: bool = False
+    cards: tuple[int | None, ...] = ()
     share: bool = False
     taken: Mapping[int, int] = field(default_factory=dict)
 
@@ -94,14 +96,19 @@ def plan_workers(topology: Topology, wanted: Wanted) -> tuple[WorkerPlace, ...]:
 
     Raises ConfigError for a node or GPUs that this machine has not, PinningRefused where cores do not suffice.
     """
-    cards = _Cards(topology.gpus) if wanted.gpus else None
+    cards = _Cards(topology.gpus, wanted.share) if wanted.gpus else None
     count = _default_count(topology, wanted) if wanted.workers is None else wanted.workers
     if cards is not None and count > len(topology.gpus) and not wanted.share:
-        raise ConfigError("workers", f"at most {len(topology.gpus)}, one for each GPU", count)
+        raise ConfigError("--workers", f"at most {len(topology.gpus)}, one for each GPU", count)
     asked = list(zip_longest(range(count), wanted.numa_nodes[:count], wanted.cpu_threads[:count]))
     gpus: dict[int, Gpu] = {}
-    if cards is not None:  # those who named a node choose first
-        gpus = {index: cards.take(node) for index, node, _ in sorted(asked, key=lambda item: item[1] is None)}
+    if cards is not None:
+        named = dict(enumerate(wanted.cards[:count]))
+        gpus = {index: cards.named(number) for index, number in named.items() if number is not None}
+        # Those who named a node choose first.
+        for index, node, _ in sorted(asked, key=lambda item: item[1] is None):
+            if index not in gpus:
+                gpus[index] = cards.take(node)
     homes = _Homes(topology, wanted.taken)
     tenants: dict[int, tuple[NumaNode, Tenant]] = {}
     # Those who may live anywhere go where the others leave room.
@@ -144,8 +151,9 @@ def plan_joining(
     With `wanted.share`, and where no free cores are left, those of a plan for all that share the fewest CPUs with
     them; such workers are oversubscribed.
     """
-    cards = {place.gpu for place in present}
-    topology = replace(topology, gpus=tuple(gpu for gpu in topology.gpus if gpu.address not in cards))
+    if not any(number is not None for number in wanted.cards):  # else numbers are those of all cards
+        cards = {place.gpu for place in present}
+        topology = replace(topology, gpus=tuple(gpu for gpu in topology.gpus if gpu.address not in cards))
     pids = {cpu: 0 for place in present for cpu in place.cpus} | dict(wanted.taken)
     try:
         return plan_workers(topology, replace(wanted, taken=pids, share=False))
@@ -162,6 +170,7 @@ def plan_joining(
                 workers=len(present) + count,
                 numa_nodes=(*before, *wanted.numa_nodes),
                 cpu_threads=(*before, *wanted.cpu_threads),
+                cards=(*before, *wanted.cards),
             ),
         )
     )
@@ -220,13 +229,29 @@ class _Homes:
 
 
 class _Cards:
-    """Gives each worker its GPU: one of its node if a node was asked for, else the next; in turn once all are given."""
+    """Gives each worker its GPU: the one it named, one of its node if a node was asked for, else the next; in turn once
+    all are given."""
 
-    def __init__(self, gpus: Sequence[Gpu]) -> None:
+    def __init__(self, gpus: Sequence[Gpu], share: bool) -> None:
         if not gpus:
-            raise ConfigError("gpus", "an NVIDIA GPU on the PCI bus", "none")
+            raise ConfigError("--device", "an NVIDIA GPU on the PCI bus", "none")
         self._all = list(gpus)
         self._left = list(gpus)
+        self._share = share
+
+    def named(self, number: int) -> Gpu:
+        if number >= len(self._all):
+            raise ConfigError(
+                "--device", f"cuda:0 .. cuda:{len(self._all) - 1} ({len(self._all)} here)", f"cuda:{number}"
+            )
+        card = self._all[number]
+        if card in self._left:
+            self._left.remove(card)
+        elif not self._share:
+            raise ConfigError(
+                "--device", "a GPU of its own for each worker, or --share-cpus", f"cuda:{number} twice"
+            )
+        return card
 
     def take(self, node: int | None) -> Gpu:
         self._left = self._left or list(self._all)

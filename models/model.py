@@ -80,11 +80,11 @@ def expert_numerics(model: Model, backend: str, mode: ComputeMode, family: str =
 
 
 def engine_numerics(
-    model: Model, backend: str, mode: ComputeMode, gate_precision: str = "fp32"
+    model: Model, backend: str, mode: ComputeMode, gate_precision: str = "fp32", family: str = "any"
 ) -> EngineNumerics:
-    """What whole answers of it are computed with."""
+    """What whole answers of it are computed with. backend, family: of the experts."""
     dense = formats(model, mode)[1]
-    return EngineNumerics(expert_numerics(model, backend, mode), dense.name, mode.value, gate_precision)
+    return EngineNumerics(expert_numerics(model, backend, mode, family), dense.name, mode.value, gate_precision)
 
 
 def load_expert(model: Model, layer: int, expert: int, backend: Backend, mode: ComputeMode) -> PackedExpert:

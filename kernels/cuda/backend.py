@@ -27,7 +27,7 @@ from colibri.kernels.api import (
 )
 from colibri.kernels.cuda import attention, experts, products, routing, rows, sampling
 from colibri.kernels.cuda.device import Device, DeviceError
-from colibri.kernels.cuda.plan import TENSOR_ARCHITECTURE
+from colibri.kernels.cuda.plan import family_of
 from colibri.kernels.cuda.weights import WeightCache
 from colibri.kernels.reference import ReferenceBackend
 from colibri.kernels.reference.checks import check_precision
@@ -71,9 +71,8 @@ class CudaBackend:
 
     @property
     def isa(self) -> str:
-        """'mma-sm90' where tensor cores multiply (their sums may differ between architectures), else 'simt'."""
-        architecture = self._open().architecture
-        return f"mma-sm{architecture}" if architecture >= TENSOR_ARCHITECTURE else "simt"
+        """The instruction family: plan.family_of."""
+        return family_of(self._open().architecture)
 
     @property
     def threads(self) -> int:

@@ -5,6 +5,7 @@ CuPy is imported when a device is opened, never before: the rest of this package
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 import weakref
@@ -270,7 +271,9 @@ class CupyDevice:
 
 
 def import_cupy() -> Any:
-    """Raises DeviceError where CuPy is not installed."""
+    """Raises DeviceError where CuPy is not installed. Devices are numbered as on the PCI bus, unless the environment
+    says otherwise."""
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     try:
         import cupy
     except ImportError as error:
@@ -292,6 +295,28 @@ def require_driver(cupy: Any) -> int:
         reason = str(error)
     wanted = cupy.cuda.runtime.runtimeGetVersion() // 1000
     raise DeviceError(f"driver: expected one for NVIDIA cards that CUDA {wanted} can use, got {reason}")
+
+
+def device_at(address: str) -> int:
+    """Number of the device at an address of the PCI bus ('0000:17:00.0'). Raises DeviceError."""
+    cupy = import_cupy()
+    require_driver(cupy)
+    try:
+        return int(cupy.cuda.runtime.deviceGetByPCIBusId(address))
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise DeviceError(
+            f"device: expected one at {address} that this process may use, got {error}"
+        ) from error
+
+
+def device_architecture(index: int) -> int:
+    """Compute capability, 90 for 9.0. Raises DeviceError."""
+    cupy = import_cupy()
+    require_driver(cupy)
+    try:
+        return int(cupy.cuda.Device(index).compute_capability)
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise DeviceError(f"device: expected cuda:{index}, got {error}") from error
 
 
 def device_node(index: int, sysfs: Path = Path("/sys")) -> int:

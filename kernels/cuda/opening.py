@@ -8,27 +8,38 @@ from pathlib import Path
 
 from colibri.kernels.api import Backend
 from colibri.kernels.cuda.backend import BLOCK_SIZE, DMA_BUFFER_SIZE, CudaBackend
-from colibri.kernels.cuda.cupy_device import CupyDevice, device_node, import_cupy, require_driver
+from colibri.kernels.cuda.cupy_device import (
+    CupyDevice,
+    device_architecture,
+    device_at,
+    device_node,
+    import_cupy,
+    require_driver,
+)
 from colibri.kernels.cuda.device import DeviceError
+from colibri.kernels.cuda.plan import family_of
 
 _CUDA = re.compile(r"cuda:(0|[1-9]\d{0,2})")
+_ADDRESS = re.compile(r"cuda:([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 #: Of the device's budget, what weights may take; the rest is for rows between kernels.
 _WEIGHT_SHARE = (3, 4)
 
 
 def parse_device(value: str) -> str:
-    """'auto', 'cpu' or 'cuda:N' as it is. Raises ValueError for anything else."""
-    if value in ("auto", "cpu") or _CUDA.fullmatch(value):
+    """'auto', 'cpu', 'cuda:N' or 'cuda:ADDRESS', of the PCI bus, as it is. Raises ValueError for anything else."""
+    if value in ("auto", "cpu") or _CUDA.fullmatch(value) or _ADDRESS.fullmatch(value):
         return value
-    raise ValueError(f"device: expected auto, cpu or cuda:N, got {value!r}")
+    raise ValueError(f"device: expected auto, cpu, cuda:N or cuda:PCI-ADDRESS, got {value!r}")
 
 
 def choose_device(value: str, say: Callable[[str], None]) -> int | None:
     """The CUDA device to use; None for the CPU. `auto`: the first one where it can be used, else the CPU; it is said.
 
-    Raises ValueError for what parse_device refuses."""
+    Raises ValueError for what parse_device refuses; DeviceError where an address cannot be looked up."""
     if parse_device(value) == "cpu":
         return None
+    if _ADDRESS.fullmatch(value):
+        return device_at(value.removeprefix("cuda:"))
     if value != "auto":
         return int(value.removeprefix("cuda:"))
     try:
@@ -41,6 +52,16 @@ def choose_device(value: str, say: Callable[[str], None]) -> int | None:
         return None
     say("device auto: cuda:0")
     return 0
+
+
+def require_cuda() -> None:
+    """Raises DeviceError where this process can use no GPU at all: no CuPy, or no driver."""
+    require_driver(import_cupy())
+
+
+def family_at(address: str) -> str:
+    """Instruction family of the card at an address of the PCI bus, as its numerics id names it. Raises DeviceError."""
+    return family_of(device_architecture(device_at(address)))
 
 
 def check_node(index: int, device: int, worker: int) -> None:

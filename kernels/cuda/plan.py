@@ -22,6 +22,11 @@ _STAGES, _SEGMENTS, _X_PITCH = 4, 4, 24
 _TICKET = 16
 
 
+def family_of(architecture: int) -> str:
+    """'mma-sm90' where tensor cores multiply (their sums may differ between architectures), else 'simt'."""
+    return f"mma-sm{architecture}" if architecture >= TENSOR_ARCHITECTURE else "simt"
+
+
 @dataclass(frozen=True, slots=True)
 class TensorKernel:
     """A kernel of tensor_*.cu. height: rows of a tile; panels: of a tile; threads and shared bytes of a block;

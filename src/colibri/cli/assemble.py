@@ -21,9 +21,10 @@ from pathlib import Path
 from colibri.cli.cluster_options import ClusterOptions
 from colibri.cli.compute_mode import choose_mode
 from colibri.cli.deployment import Deployment
+from colibri.cli.devices import experts_kind, settle_devices
 from colibri.cli.launchers import make_launcher
 from colibri.cli.phases import Phases
-from colibri.cli.pinning_options import PinningOptions
+from colibri.cli.pinning_options import CPU, PinningOptions
 from colibri.cli.places import Places
 from colibri.cli.progress import Loading
 from colibri.cli.terminal import say
@@ -36,7 +37,7 @@ from colibri.cluster.pinning_plan import PinningPlan
 from colibri.cluster.ray.options import Seating
 from colibri.cluster.rebalancer import Rebalancer
 from colibri.cluster.reconcile import ManagerOptions
-from colibri.cluster.topology import discover
+from colibri.cluster.topology import Topology, discover
 from colibri.coordinator.decoder import DecoderStack
 from colibri.coordinator.decoder_weights import DecoderWeights
 from colibri.coordinator.engine import Engine, EngineOptions
@@ -88,21 +89,26 @@ def assemble(
 
     Workers start and load while this process packs the dense weights.
     """
+    ray = options.cluster.ray
+    topology = discover()
+    settled = settle_devices(
+        options.pinning, options.workers, options.backend, topology.gpus, on_ray=ray is not None, log=log
+    )
     model = open_model(options.model)
     config = model.config
     tokenizer = Tokenizer.load(model.folder, config) if (model.folder / TOKENIZER_NAME).exists() else None
     mode = choose_mode(model, options.compute_mode, log)
     precision = _precision(options.router_precision, options.backend)
-    numerics = engine_numerics(model, options.backend, mode, precision.value)
     if options.replicas > max(options.workers, 1):
         raise ConfigError(
             "--replicas", f"at most {options.workers} (the number of workers)", options.replicas
         )
-    ray = options.cluster.ray
     # On other hosts the workers settle their own places.
-    pinning = options.pinning if ray is None else PinningOptions()
-    places = _places(options.backend, options.threads, pinning, log)
+    pinning = settled if ray is None else PinningOptions()
+    places = _places(options.backend, options.threads, pinning, log, topology)
     plan = places.first(options.workers if ray is None else 0)
+    experts = experts_kind(settled, plan.workers, options.backend, options.cluster.experts_on)
+    numerics = engine_numerics(model, experts[0], mode, precision.value, experts[1])
     phases.mark("checkpoint")
 
     with contextlib.ExitStack() as undo:
@@ -128,11 +134,13 @@ def assemble(
                     backoff_max_s=options.cluster.restart_pause_s,
                     tls=options.cluster.tls,
                     insecure=options.cluster.insecure,
+                    **options.cluster.gpu,
                 ),
                 placement,
                 plan.workers,
                 options.replicas,
                 _seating(options),
+                on_gpu=settled.devices[0] != CPU,
                 progress=lambda worker, done, total, nbytes: loading.update(f"worker {worker}", done, total),
                 milestone=phases.mark,
                 log=log,
@@ -243,7 +251,8 @@ def assemble_router(
     experts, _, family = (experts_on or backend_name).partition("/")
     numerics = expert_numerics(model, experts, mode, family or "any")
     precision = _precision(router_precision, backend_name)
-    backend = _open_backend(backend_name, _places(backend_name, threads, PinningOptions(), log).first(0))
+    plan = _places(backend_name, threads, PinningOptions(), log, discover()).first(0)
+    backend = _open_backend(backend_name, plan)
     undo.callback(backend.close)
     gates = _gates(model, backend)
     workers = AttachedWorkers(
@@ -268,10 +277,12 @@ def _seating(options: DeploymentOptions) -> Seating:
     return Seating(pinning.numa_nodes, pinning.cpu_threads, threads, pinning.share)
 
 
-def _places(backend: str, threads: int | None, options: PinningOptions, log: Callable[[str], None]) -> Places:
+def _places(
+    backend: str, threads: int | None, options: PinningOptions, log: Callable[[str], None], topology: Topology
+) -> Places:
     """Plans for any number of workers on the machine as this process may use it now. The reference backend has one
     thread."""
-    return Places(discover(), options, _threads(backend, threads), host_claims(os.environ), log)
+    return Places(topology, options, _threads(backend, threads), host_claims(os.environ), log)
 
 
 def _threads(backend: str, threads: int | None) -> int | None:

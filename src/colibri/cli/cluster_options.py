@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from colibri.cli.experts_on import add_experts_on
+from colibri.cli.gpu_options import add_gpu, gpu_options
 from colibri.cli.parser import integer, number
+from colibri.cli.pinning_options import CPU
 from colibri.cli.security_options import worker_tls
 from colibri.cluster.netns import NetworkPlace
 from colibri.cluster.ray.options import RayOptions, Spread
@@ -25,6 +28,7 @@ RESTART_PAUSE_S = 10.0
 class ClusterOptions:
     """memory: bytes of experts per worker (None: any); networks: by worker, those in network namespaces; tls,
     insecure: as LaunchOptions has them;
+    gpu: sizes of workers on a GPU, by their names in LaunchOptions; experts_on: 'cuda/FAMILY' of GPUs on other hosts;
     restart_pause_s: longest one before a dead worker's next life; ray: who places workers, None: this machine;
     rebalance: when experts are moved by load."""
 
@@ -37,11 +41,19 @@ class ClusterOptions:
     insecure: bool = False
     ray: RayOptions | None = None
     rebalance: RebalanceOptions = field(default_factory=RebalanceOptions)
+    gpu: Mapping[str, Any] = field(default_factory=dict)
+    experts_on: str | None = None
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Everything that `cluster_options` reads."""
     add_launcher(parser)
+    add_gpu(parser)
+    add_experts_on(
+        parser,
+        "cuda/FAMILY (cuda/mma-sm90) of the workers' GPUs, with --device cuda (default: asked of this machine's; "
+        "needed with --launcher ray)",
+    )
     parser.add_argument(
         "--no-hedge", action="store_true", help="never ask a second holder while the first one is late"
     )
@@ -173,4 +185,6 @@ def cluster_options(args: argparse.Namespace) -> ClusterOptions:
         tls=worker_tls(args),
         insecure=args.insecure,
         ray=ray_options(args),
+        gpu=gpu_options(args, ",".join(args.device), on_gpu=args.device != (CPU,)),
+        experts_on=getattr(args, "experts_on", None),
     )

@@ -8,11 +8,10 @@ import time
 from pathlib import Path
 
 from colibri.cli import options
+from colibri.cli.gpu_options import add_gpu, gpu_options
 from colibri.cli.parser import integer, number
 from colibri.cli.pinning_options import add_worker_pinning
 from colibri.cli.security_options import add_server_security, server_security
-
-_GPU_OPTIONS = ("gpu_block_size", "dma_buffer_size")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,22 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device",
         default="cpu",
         metavar="DEVICE",
-        help="cpu, cuda:N, or auto: cuda:0 where it can be used; a GPU has an expert_numerics_id of its own",
+        help="cpu, cuda:N (numbered as on the PCI bus), cuda:ADDRESS of that bus, or auto: cuda:0 where it can be "
+        "used; a GPU has an expert_numerics_id of its own",
     )
-    parser.add_argument(
-        "--gpu-block-size",
-        type=integer(32, 1024),
-        default=argparse.SUPPRESS,
-        metavar="N",
-        help="threads of a block of the GPU's row-wise kernels, a multiple of 32 (default: 256)",
-    )
-    parser.add_argument(
-        "--dma-buffer-size",
-        type=integer(64 << 10, 1 << 40),
-        default=argparse.SUPPRESS,
-        metavar="BYTES",
-        help="pinned memory through which weights go to the GPU (default: 67108864)",
-    )
+    add_gpu(parser)
     add_server_security(parser, tokens=False)
     parser.add_argument(
         "--yielding-start",
@@ -130,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
         # The reference backend has one thread, whatever the place could bear.
         threads=place.threads if args.backend == "cpu" else args.cpu_threads,
         device=device,
-        **{name: getattr(args, name) for name in _GPU_OPTIONS if hasattr(args, name)},
+        **gpu_options(args, args.device, on_gpu=device != "cpu" or args.device == "auto"),
         cpus=place.cpus,
         numa_node=place.numa_node,
         oversubscribed=place.oversubscribed,
@@ -149,24 +136,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _device(args: argparse.Namespace) -> str:
-    """'cpu' or 'cuda:N'. Raises ConfigError for another word, and for options of a GPU without one."""
+    """'cpu' or 'cuda:N'. Raises ConfigError for another word, and for an address that cannot be looked up."""
     from colibri.cli.terminal import say
     from colibri.errors import ConfigError
+    from colibri.kernels.cuda.device import DeviceError
     from colibri.kernels.cuda.opening import choose_device
 
     try:
         index = choose_device(args.device, say)
     except ValueError as error:
-        raise ConfigError("--device", "auto, cpu or cuda:N", args.device) from error
+        raise ConfigError("--device", "auto, cpu, cuda:N or cuda:PCI-ADDRESS", args.device) from error
+    except DeviceError as error:
+        raise ConfigError("--device", f"a device that {args.device} names and can be used", error) from error
     if index is not None:
         if args.backend != "cpu":
             raise ConfigError("--backend", f"cpu, or none, with --device {args.device}", args.backend)
-        if getattr(args, "gpu_block_size", 32) % 32:
-            raise ConfigError("--gpu-block-size", "a multiple of 32", args.gpu_block_size)
         return f"cuda:{index}"
-    for name in _GPU_OPTIONS:
-        if hasattr(args, name) and args.device != "auto":
-            raise ConfigError(f"--{name.replace('_', '-')}", "--device cuda:N or auto with it", args.device)
     return "cpu"
 
 

@@ -22,15 +22,16 @@ def make_launcher(
     replicas: int,
     seating: Seating,
     *,
+    on_gpu: bool,
     progress: WorkerProgress,
     milestone: Callable[[str], None],
     log: Callable[[str], None],
 ) -> Launcher:
     """ray: None: local. pins: of local workers; on other hosts the actors settle them, as `seating` asks. replicas: an
-    expert's, on so many different hosts. Ray is imported only if it is asked for."""
+    expert's, on so many different hosts. on_gpu: each worker has a GPU. Ray is imported only if it is asked for."""
     if ray is None:
         return LocalLauncher(options, placement, pins, progress=progress, milestone=milestone, log=log)
     from colibri.cluster.ray.launcher import RayLauncher
 
-    ray = replace(ray, hosts=replicas, seating=seating, gpus=int(options.backend == "cuda"))
+    ray = replace(ray, hosts=replicas, seating=seating, gpus=int(on_gpu))
     return RayLauncher(options, placement, ray, progress=progress, milestone=milestone, log=log)

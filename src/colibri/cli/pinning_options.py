@@ -6,10 +6,12 @@ Kept light: `colibri expert` reads them before anything heavy may be imported.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 AUTO = "auto"
+CPU, CUDA = "cpu", "cuda"
 MAX_NODE = 1023
 _MAX_THREADS = 1024
 
@@ -17,12 +19,14 @@ _MAX_THREADS = 1024
 @dataclass(frozen=True, slots=True)
 class PinningOptions:
     """numa_nodes, cpu_threads: one value for all workers or one for each, None: auto. share: workers may have the same
-    CPUs; cross_node: a worker may have CPUs and memory on different nodes."""
+    CPUs, and GPUs; cross_node: a worker may have CPUs and memory on different nodes. devices: one for all or one for
+    each; 'cpu', 'cuda' (a GPU of its own), 'cuda:N' (of the PCI bus' order), or 'auto' for all."""
 
     numa_nodes: tuple[int | None, ...] = (None,)
     cpu_threads: tuple[int | None, ...] = (None,)
     share: bool = False
     cross_node: bool = False
+    devices: tuple[str, ...] = (CPU,)
 
 
 def add_worker_pinning(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +65,14 @@ def add_deployment_pinning(parser: argparse.ArgumentParser, *, share: bool = Fal
         metavar="N[,N...]",
         help="compute threads of all workers, or of each; auto: an even share of its node's free cores",
     )
+    parser.add_argument(
+        "--device",
+        type=_devices,
+        default=CPU,
+        metavar="DEVICE[,DEVICE...]",
+        help="where all workers compute, or each: cpu; cuda: a GPU of its own for each, on its NUMA node; cuda:N; "
+        "auto: cuda where each can have one, else cpu. GPUs compute other bits than CPUs, so it is one kind for all",
+    )
     _add_permissions(parser, share)
 
 
@@ -82,7 +94,29 @@ def _add_permissions(parser: argparse.ArgumentParser, share: bool = False) -> No
 
 def pinning_options(args: argparse.Namespace) -> PinningOptions:
     """What `add_deployment_pinning` read."""
-    return PinningOptions(args.numa_node, args.cpu_threads, args.share_cpus, args.allow_cross_node)
+    return PinningOptions(
+        args.numa_node, args.cpu_threads, args.share_cpus, args.allow_cross_node, args.device
+    )
+
+
+def _devices(text: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in text.split(","))
+    for each in found:
+        if (
+            each != CPU
+            and each != CUDA
+            and re.fullmatch(r"cuda:(0|[1-9]\d{0,2})", each) is None
+            and found != (AUTO,)
+        ):
+            raise argparse.ArgumentTypeError(
+                f"expected auto, or cpu, cuda or cuda:N for all workers or each, got {text!r}"
+            )
+    if len({each == CPU for each in found}) > 1:
+        raise argparse.ArgumentTypeError(
+            f"expected GPUs for all workers or for none: they stand in for each other, and a GPU computes other bits "
+            f"than a CPU; got {text!r}"
+        )
+    return found
 
 
 def auto_or(low: int, high: int) -> Callable[[str], int | None]:

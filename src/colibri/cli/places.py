@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from colibri.cli.pinning_options import AUTO, PinningOptions
+from colibri.cli.pinning_options import AUTO, CPU, PinningOptions
 from colibri.cluster.pinning_check import Measure, check_place
 from colibri.cluster.pinning_plan import PinningPlan, Wanted, WorkerPlace, plan_joining, plan_pinning
 from colibri.cluster.topology import Topology
@@ -76,6 +76,8 @@ class Places:
             count,
             _each(self._options.numa_nodes, first, count),
             _each(self._options.cpu_threads, first, count),
+            gpus=self._options.devices[0] != CPU,
+            cards=_cards(self._options.devices, first, count),
             share=self._options.share,
         )
 
@@ -104,6 +106,12 @@ def when_free(
             if not taken or clock() >= until:
                 raise
         sleep(_POLL_S)
+
+
+def _cards(devices: Sequence[str], first: int, count: int) -> tuple[int | None, ...]:
+    """N of each 'cuda:N'; None for others."""
+    numbers = [int(device.removeprefix("cuda:")) if ":" in device else None for device in devices]
+    return _each(numbers, first, count)
 
 
 def _spelled(values: Sequence[int | None]) -> str:

@@ -6,10 +6,10 @@ import argparse
 import contextlib
 import json
 import os
-import re
 import signal
 
 from colibri.cli import options
+from colibri.cli.experts_on import add_experts_on
 from colibri.cli.parser import integer, number
 from colibri.cli.security_options import (
     add_plane_security,
@@ -28,12 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TARGET",
         help="address of a running `colibri expert`, once for each; their experts are loaded from here",
     )
-    parser.add_argument(
-        "--experts-on",
-        type=_experts_on,
-        default=argparse.SUPPRESS,
-        metavar="KIND",
-        help="cuda/FAMILY (cuda/mma-sm90) where the workers are GPUs of that family, as their expert_numerics_id says; "
+    add_experts_on(
+        parser,
+        "cuda/FAMILY (cuda/mma-sm90) where the workers are GPUs of that family, as their expert_numerics_id says; "
         "the gate stays here (default: workers of the kind of --backend)",
     )
     options.add_listen(parser, "127.0.0.1:50052")
@@ -111,9 +108,3 @@ def run(args: argparse.Namespace) -> int:
         if told:
             say(told)
     return 0 if number == signal.SIGTERM else 128 + number
-
-
-def _experts_on(value: str) -> str:
-    if re.fullmatch(r"cuda/(simt|mma-sm\d{2,3})", value) is None:
-        raise argparse.ArgumentTypeError(f"expected cuda/simt or cuda/mma-smNN, got {value!r}")
-    return value

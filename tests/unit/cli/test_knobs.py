@@ -31,6 +31,8 @@ def test_every_option_is_read_somewhere() -> None:
 OF_THE_SERVER = ("help", "model", "config", "listen", "grace", "json", "router_max_rows", "parent_pid")
 #: Refused without it: test_cluster_options.py.
 WITH_RAY = ("ray_address", "spread", "place_timeout")
+#: Refused without a GPU: test_devices.py.
+WITH_GPU = ("gpu_block_size", "dma_buffer_size", "experts_on")
 #: Of both, read together: tests/unit/cli/test_security_options.py.
 SECURITY = (
     "tls_cert",
@@ -58,7 +60,7 @@ def another(action: argparse.Action) -> list[str]:
         return [option, str([choice for choice in action.choices if choice != action.default][-1])]
     if action.metavar == "W=NAME,ADDR":
         return [option, "w0=n,10.0.0.1"]
-    for text in ("3", "5", "64", "0.5"):
+    for text in ("3", "5", "64", "0.5", "65536", "cuda", "cuda/simt"):
         try:
             value = action.type(text) if callable(action.type) else text
         except (argparse.ArgumentTypeError, ValueError):
@@ -84,6 +86,7 @@ def test_every_option_of_serve_changes_the_deployment(
 
     usual = ["--workers", "4"] if action.dest != "workers" else []
     usual += ["--launcher", "ray"] if action.dest in WITH_RAY else []
+    usual += ["--device", "cuda"] if action.dest in WITH_GPU else []
     assert made(*usual, *another(action)) != made(*usual)
 
 

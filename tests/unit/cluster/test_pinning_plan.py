@@ -109,7 +109,7 @@ def test_more_workers_than_gpus_are_refused_or_share_them(tmp_path: Path) -> Non
         plan_workers(tree.discover(), Wanted(2, gpus=True))
     places = plan_workers(tree.discover(), Wanted(2, gpus=True, share=True))
     assert [place.gpu for place in places] == ["0000:01:00.0"] * 2
-    with pytest.raises(ConfigError, match="gpus: expected an NVIDIA GPU on the PCI bus, got none"):
+    with pytest.raises(ConfigError, match="--device: expected an NVIDIA GPU on the PCI bus, got none"):
         plan_workers(made(single(0, 4)), Wanted(1, gpus=True))
 
 

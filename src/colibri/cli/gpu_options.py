@@ -1,0 +1,50 @@
+"""Options of workers on a GPU, that change no bit of a result.
+
+Kept light: `colibri expert` reads them before anything heavy may be imported."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+GPU_OPTIONS = ("gpu_block_size", "dma_buffer_size")
+
+
+def add_gpu(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--gpu-block-size",
+        type=_block_size,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="threads of a block of the GPU's row-wise kernels, a multiple of 32 up to 1024 (default: 256)",
+    )
+    parser.add_argument(
+        "--dma-buffer-size",
+        type=_buffer_size,
+        default=argparse.SUPPRESS,
+        metavar="BYTES",
+        help="pinned memory through which weights go to the GPU (default: 67108864)",
+    )
+
+
+def gpu_options(args: argparse.Namespace, device: str, *, on_gpu: bool) -> dict[str, Any]:
+    """Those given, by their names in WorkerConfig. device: as asked for. Raises ConfigError for one that would do
+    nothing."""
+    from colibri.errors import ConfigError
+
+    given = {name: getattr(args, name) for name in GPU_OPTIONS if hasattr(args, name)}
+    if not on_gpu and given:
+        raise ConfigError(f"--{next(iter(given)).replace('_', '-')}", "a GPU by --device", device)
+    return given
+
+
+def _block_size(text: str) -> int:
+    if not text.isdecimal() or int(text) % 32 or not 32 <= int(text) <= 1024:
+        raise argparse.ArgumentTypeError(f"expected a multiple of 32 from 32 to 1024, got {text!r}")
+    return int(text)
+
+
+def _buffer_size(text: str) -> int:
+    if not text.isdecimal() or not 64 << 10 <= int(text) <= 1 << 40:
+        raise argparse.ArgumentTypeError(f"expected bytes from {64 << 10} to {1 << 40}, got {text!r}")
+    return int(text)

@@ -1,0 +1,183 @@
+"""Where workers compute: options that fit together, places beside GPUs on made-up machines, numerics that follow. No
+GPU is needed: what is asked of a driver is handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from colibri.cli.cluster_options import cluster_options
+from colibri.cli.devices import experts_kind, settle_devices
+from colibri.cli.pinning_options import PinningOptions, pinning_options
+from colibri.cli.places import Places
+from colibri.cli.verbs import build_parser
+from colibri.cluster.launch import LaunchOptions, worker_command
+from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.cluster.topology import Gpu
+from colibri.errors import ConfigError
+from colibri.expert_service.cpu_claims import CpuClaims
+from colibri.kernels.cuda.device import DeviceError
+from tests.support.machine_trees import MachineTree, two_sockets
+
+GPUS = (Gpu("0000:17:00.0", 0), Gpu("0000:ca:00.0", 1))
+
+
+def usable() -> None:
+    """A driver is there."""
+
+
+def no_driver() -> None:
+    raise DeviceError("driver: expected one, got none")
+
+
+def settle(
+    options: PinningOptions,
+    workers: int = 2,
+    *,
+    backend: str = "cpu",
+    gpus: tuple[Gpu, ...] = GPUS,
+    on_ray: bool = False,
+    require: Callable[[], None] = usable,
+) -> tuple[PinningOptions, list[str]]:
+    said: list[str] = []
+    found = settle_devices(options, workers, backend, gpus, on_ray=on_ray, log=said.append, require=require)
+    return found, said
+
+
+def places_of(tree: MachineTree, workers: int, *devices: str, share: bool = False) -> list[WorkerPlace]:
+    options = PinningOptions(devices=devices, share=share)
+    places = Places(
+        tree.discover(), options, None, CpuClaims(None), lambda line: None, lambda cpu, node: None
+    )
+    return list(places.first(workers).workers)
+
+
+def test_options_of_serve() -> None:
+    def read(*argv: str) -> PinningOptions:
+        return pinning_options(build_parser().parse_args(["serve", "m", "--config=none", *argv]))
+
+    assert read().devices == ("cpu",)
+    assert read("--device=cuda:1,cuda").devices == ("cuda:1", "cuda")
+    args = build_parser().parse_args(
+        ["serve", "m", "--config=none", "--device=cuda", "--gpu-block-size=64", "--experts-on=cuda/mma-sm90"]
+    )
+    found = cluster_options(args)
+    assert found.gpu == {"gpu_block_size": 64}
+    assert found.experts_on == "cuda/mma-sm90"
+
+
+def test_sizes_of_a_gpu_without_one() -> None:
+    args = build_parser().parse_args(["serve", "m", "--config=none", "--dma-buffer-size=65536"])
+    with pytest.raises(ConfigError, match="--dma-buffer-size: expected a GPU by --device, got cpu"):
+        cluster_options(args)
+
+
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        ("--device=cpu,cuda:0", "expected GPUs for all workers or for none"),
+        ("--device=auto,cuda", "expected auto, or cpu, cuda or cuda:N"),
+        ("--device=cuda:x", "expected auto, or cpu, cuda or cuda:N"),
+        ("--gpu-block-size=33", "expected a multiple of 32 from 32 to 1024, got '33'"),
+        ("--experts-on=cuda/mma", "expected cuda/simt or cuda/mma-smNN, got 'cuda/mma'"),
+    ],
+)
+def test_what_is_no_device(argument: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["serve", "m", "--config=none", argument])
+    assert text in capsys.readouterr().err
+
+
+def test_each_worker_sits_beside_its_own_gpu(tmp_path: Path) -> None:
+    tree = two_sockets(tmp_path)
+    cards = [gpu.address for gpu in tree.discover().gpus]
+    each = places_of(tree, 4, "cuda")
+    assert [place.gpu for place in each] == cards
+    assert [place.numa_node for place in each] == [0, 0, 1, 1]
+    named = places_of(tree, 3, "cuda:3", "cuda", "cuda:0")
+    assert [place.gpu for place in named] == [cards[3], cards[1], cards[0]]
+    assert [place.numa_node for place in named] == [1, 0, 0]
+    assert [place.gpu for place in places_of(tree, 2, "cpu")] == ["", ""]
+    assert [place.gpu for place in places_of(tree, 2, "cuda:2", share=True)] == [cards[2]] * 2
+
+
+@pytest.mark.parametrize(
+    ("workers", "devices", "text"),
+    [
+        (5, ("cuda",), "--workers: expected at most 4, one for each GPU, got 5"),
+        (1, ("cuda:4",), r"--device: expected cuda:0 .. cuda:3 \(4 here\), got cuda:4"),
+        (
+            2,
+            ("cuda:1",),
+            "--device: expected a GPU of its own for each worker, or --share-cpus, got cuda:1 twice",
+        ),
+    ],
+)
+def test_gpus_that_are_not_there(tmp_path: Path, workers: int, devices: tuple[str, ...], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        places_of(two_sockets(tmp_path), workers, *devices)
+
+
+def test_a_machine_without_a_gpu(tmp_path: Path) -> None:
+    tree = MachineTree(tmp_path).nodes("0-3")
+    with pytest.raises(ConfigError, match="--device: expected an NVIDIA GPU on the PCI bus, got none"):
+        places_of(tree, 1, "cuda")
+
+
+def test_a_worker_is_told_the_address_of_its_gpu(tmp_path: Path) -> None:
+    options = LaunchOptions(tmp_path, "bf16", dma_buffer_size=1 << 20)
+    place = WorkerPlace(1, (4,), 1, False, "0000:ca:00.0")
+    found = set(worker_command(options, "w0", 1, tmp_path / "s", place))
+    assert {"--device=cuda:0000:ca:00.0", "--dma-buffer-size=1048576", "--numa-node=1"} <= found
+    assert not any("block-size" in word for word in found)
+    plain = worker_command(options, "w0", 1, tmp_path / "s", WorkerPlace(1, (4,), 1, False))
+    assert not any(word.startswith(("--device", "--dma")) for word in plain)
+
+
+def test_auto_is_decided_and_said() -> None:
+    auto = PinningOptions(devices=("auto",))
+    assert settle(auto)[0].devices == ("cuda",)
+    found, said = settle(auto, require=no_driver)
+    assert (found.devices, said) == (("cpu",), ["device auto: the CPU (driver: expected one, got none)"])
+    found, said = settle(auto, 3)
+    assert found.devices == ("cpu",)
+    assert "one for each of 3 workers, got 2" in said[0]
+
+
+def test_what_cannot_be_had_is_said_at_once() -> None:
+    on_gpu = PinningOptions(devices=("cuda",))
+    with pytest.raises(ConfigError, match="--device: expected what cuda needs, got driver: expected one"):
+        settle(on_gpu, require=no_driver)
+    with pytest.raises(ConfigError, match="--device: expected cpu, where this process starts no workers"):
+        settle(on_gpu, 0)
+    with pytest.raises(
+        ConfigError, match="--backend: expected cpu, or none, with --device cuda, got reference"
+    ):
+        settle(on_gpu, backend="reference")
+    with pytest.raises(ConfigError, match="one device, or one for each of 3 workers, got cuda:0,cuda:1"):
+        settle(PinningOptions(devices=("cuda:0", "cuda:1")), 3)
+    for devices in (("cuda:0",), ("auto",)):
+        with pytest.raises(ConfigError, match="--device: expected cpu or cuda with --launcher ray"):
+            settle(PinningOptions(devices=devices), on_ray=True)
+    assert settle(on_gpu, on_ray=True, require=no_driver)[0] == on_gpu, "other hosts' workers find out"
+
+
+def test_the_numerics_that_workers_must_have() -> None:
+    on_gpu = PinningOptions(devices=("cuda",))
+    places = [WorkerPlace(gpu.node, (gpu.node,), 1, False, gpu.address) for gpu in GPUS]
+    assert experts_kind(PinningOptions(), places, "reference", None) == ("reference", "any")
+    assert experts_kind(on_gpu, places, "cpu", None, lambda address: "mma-sm90") == ("cuda", "mma-sm90")
+    assert experts_kind(on_gpu, [], "cpu", "cuda/simt") == ("cuda", "simt")
+    with pytest.raises(ConfigError, match=r"--experts-on: expected cuda/FAMILY .* got none"):
+        experts_kind(on_gpu, [], "cpu", None)
+    with pytest.raises(ConfigError, match=r"--experts-on: expected cuda/mma-sm90, .* got cuda/mma-sm80"):
+        experts_kind(on_gpu, places, "cpu", "cuda/mma-sm80", lambda address: "mma-sm90")
+    with pytest.raises(ConfigError, match="--experts-on: expected --device cuda beside it"):
+        experts_kind(PinningOptions(), places, "cpu", "cuda/simt")
+    families = {GPUS[0].address: "mma-sm80", GPUS[1].address: "mma-sm90"}
+    with pytest.raises(
+        ConfigError, match=r"GPUs of one family, .* got mma-sm80 at 0000:17:00.0, mma-sm90 at 0000:ca:00.0"
+    ):
+        experts_kind(on_gpu, places, "cpu", None, families.__getitem__)
