@@ -8,16 +8,17 @@ namespace {
 
 constexpr int64_t kSharing = 8;
 
-// As for other weights (gemm.cpp).
-Prefetch plan_prefetch(const QuantPanelJob& job, int64_t tile, int rows) {
+// Measured on Zen 5: one tile asks for its own stream a page ahead; int4's, whose computing takes longer than its reading,
+// further ahead the more rows there are. Several tiles: as for other weights (gemm.cpp).
+QuantPrefetch plan_prefetch(const QuantPanelJob& job, int64_t tile, int rows) {
   const Matrix& m = *job.matrix;
+  const char* const w = m.panel(job.panel);
   const int64_t n = job.last_tile - job.first_tile;
-  if (n == 1) return {rows < (m.type == kWeightInt8 ? 5 : 3) ? 0 : int64_t(rows + 4) << 10, nullptr, 0};
+  if (n == 1) return {m.type == kWeightInt8 || rows < 4 ? 4096 : int64_t(rows + 4) << 10, w, 0};
   const int64_t sharing = std::min(n, kSharing), share = tile - (job.last_tile - sharing);
-  if (!job.next || share < 0) return {};
-  const int64_t steps = std::max<int64_t>(1, m.octets() / kPrefetchOctets);
-  const int64_t lines = ceil_div(m.panel_bytes() / 64, steps * sharing);
-  return {0, job.next + share * steps * lines * 64, int(lines)};
+  if (!job.next || share < 0) return {0, w, 0};
+  const int64_t step = ceil_div(m.panel_bytes(), m.octets() * sharing);
+  return {0, job.next + share * step * m.octets(), step};
 }
 
 }  // namespace

@@ -133,52 +133,103 @@ COLIBRI_INLINE void multiply_octet(Sums<Rows>& sums, const char* a, const char* 
   }
 }
 
-template <int Rows, class Weights>
-static __attribute__((noinline)) void tile_quant(const QuantTile& t) {
-  f32x16 total[Rows][2];
+// Whether the registers hold a tile's totals beside the sums of a group.
+#if defined(COLIBRI_SIMD_AVX512)
+constexpr int kRowsInRegisters = 7;
+#elif defined(COLIBRI_SIMD_AVX2)
+constexpr int kRowsInRegisters = 1;
+#else
+constexpr int kRowsInRegisters = 0;
+#endif
+template <int Rows>
+constexpr bool kTotalsInRegisters = Rows <= kRowsInRegisters;
+
+template <int Rows>
+COLIBRI_INLINE void take_total(const f32x16 (*total)[2], const float* out, int r, f32x16& lo, f32x16& hi) {
+  lo = kTotalsInRegisters<Rows> ? total[r][0] : load(out + r * kPanel);
+  hi = kTotalsInRegisters<Rows> ? total[r][1] : load(out + r * kPanel + 16);
+}
+template <int Rows>
+COLIBRI_INLINE void keep_total(f32x16 (*total)[2], float* out, int r, f32x16 lo, f32x16 hi) {
+  if constexpr (kTotalsInRegisters<Rows>) {
+    total[r][0] = lo;
+    total[r][1] = hi;
+  } else {
+    store(out + r * kPanel, lo);
+    store(out + r * kPanel + 16, hi);
+  }
+}
+
+// The groups of K. One plain loop over octets: more of them (unrolled, or one for each kind of prefetch) would shuffle the
+// sums between registers where a group ends.
+template <int Rows, class Weights, bool Ahead>
+COLIBRI_INLINE void multiply_groups(const QuantTile& t, float* out) {
+  f32x16 total[kTotalsInRegisters<Rows> ? Rows : 1][2];
 #pragma GCC unroll 12
-  for (int r = 0; r < Rows; r++) total[r][0] = total[r][1] = zero16();
+  for (int r = 0; r < Rows; r++) keep_total<Rows>(total, out, r, zero16(), zero16());
   const char* a = static_cast<const char*>(t.a);
   const char* w = static_cast<const char*>(t.w);
   const float* scale = t.a_scale;
   const int32_t* start = t.a_start;
-  Prefetch prefetch = t.prefetch;
-  const int64_t whole = t.group / kOctet;
+  const char* ask = t.prefetch.next;
+  const int64_t whole = t.group / kOctet, ahead = t.prefetch.ahead, step = t.prefetch.step;
   for (int64_t left = t.octets; left > 0; left -= whole) {
-    const char* const weight_scale = w;
+    const uint16_t* const weight_scale = reinterpret_cast<const uint16_t*>(w);
+    if (Ahead) __builtin_prefetch(w + ahead, 0, 3);
     w += kScaleBytes;
-    if (prefetch.ahead) __builtin_prefetch(w + prefetch.ahead - kScaleBytes, 0, 3);
     Sums<Rows> sums;
 #pragma GCC unroll 12
     for (int r = 0; r < Rows; r++) {
 #pragma GCC unroll 4
       for (int v = 0; v < kIntVectors; v++) sums.v[r][v] = ints_set1(start[r]);
     }
-    const int64_t octets = left < whole ? left : whole;
-    walk<Weights::kStep, kPrefetchOctets>(w, octets, prefetch, [&](const char* octet) __attribute__((always_inline)) {
-      multiply_octet<Rows, Weights>(sums, a, octet);
+    const char* const end = w + (left < whole ? left : whole) * Weights::kStep;
+#pragma GCC unroll 1
+    do {
+      if (Ahead) {
+#pragma GCC unroll 4
+        for (int i = 0; i < Weights::kStep; i += 64) __builtin_prefetch(w + ahead + i, 0, 3);
+      } else {
+        __builtin_prefetch(ask, 0, 2);
+        __builtin_prefetch(ask + 64, 0, 2);
+        ask += step;
+      }
+      multiply_octet<Rows, Weights>(sums, a, w);
       a += Rows * kOctet * kRowNumber;
-    });
-    w += octets * Weights::kStep;
-    if (prefetch.next) prefetch.next += octets / kPrefetchOctets * prefetch.lines * 64;
-    const f32x16 w0 = load_bf16(reinterpret_cast<const uint16_t*>(weight_scale));
-    const f32x16 w1 = load_bf16(reinterpret_cast<const uint16_t*>(weight_scale) + 16);
+      w += Weights::kStep;
+    } while (w != end);
+    const f32x16 w0 = load_bf16(weight_scale), w1 = load_bf16(weight_scale + 16);
+    asm("" : "+r"(out));  // totals in memory stay there: the compiler would keep a second copy
 #pragma GCC unroll 12
     for (int r = 0; r < Rows; r++) {
       const f32x16 s = set1(scale[r]);
-      total[r][0] = fma(to_float16(&sums.v[r][0]), mul(s, w0), total[r][0]);
-      total[r][1] = fma(to_float16(&sums.v[r][kIntVectors / 2]), mul(s, w1), total[r][1]);
+      f32x16 lo, hi;
+      take_total<Rows>(total, out, r, lo, hi);
+      keep_total<Rows>(total, out, r, fma(to_float16(&sums.v[r][0]), mul(s, w0), lo),
+                       fma(to_float16(&sums.v[r][kIntVectors / 2]), mul(s, w1), hi));
     }
     scale += Rows;
     start += Rows;
   }
-  alignas(64) float out[Rows * kPanel];
+  if constexpr (kTotalsInRegisters<Rows>) {
 #pragma GCC unroll 12
-  for (int r = 0; r < Rows; r++) {
-    store(out + r * kPanel, total[r][0]);
-    store(out + r * kPanel + 16, total[r][1]);
+    for (int r = 0; r < Rows; r++) {
+      store(out + r * kPanel, total[r][0]);
+      store(out + r * kPanel + 16, total[r][1]);
+    }
   }
-  finish_rows(t, out, Rows, false);
+}
+
+template <int Rows, class Weights>
+static __attribute__((noinline)) void tile_quant(const QuantTile& t) {
+  alignas(64) float out[Rows * kPanel];
+  float* totals = out;
+  asm("" : "+r"(totals));  // in memory where they are not in registers
+  if (t.prefetch.ahead)
+    multiply_groups<Rows, Weights, true>(t, totals);
+  else
+    multiply_groups<Rows, Weights, false>(t, totals);
+  finish_rows(t, totals, Rows, false);
 }
 
 // A row's numbers: scale = largest magnitude of the group / 127, number = rint(x * (127 / largest)). A group whose scale
@@ -194,8 +245,9 @@ static void quantise_row(const QuantRow& p) {
     f32x16 most = zero16(), bad = zero16();
     for (int i = 0; i * 16 < padded; i++) {
       alignas(64) char raw[64] = {};
-      memcpy(raw, static_cast<const char*>(p.x) + (k0 + i * 16) * element, size_t(clamp16(n - i * 16) * element));
-      x[i] = p.bf16 ? load_bf16(reinterpret_cast<const uint16_t*>(raw)) : load(reinterpret_cast<const float*>(raw));
+      const char* values = static_cast<const char*>(p.x) + (k0 + i * 16) * element;
+      if (n - i * 16 < 16) values = static_cast<const char*>(memcpy(raw, values, size_t((n - i * 16) * element)));
+      x[i] = p.bf16 ? load_bf16(reinterpret_cast<const uint16_t*>(values)) : load(reinterpret_cast<const float*>(values));
       most = max(max(x[i], neg(x[i])), most);
       bad = fma(x[i], zero16(), bad);
     }
@@ -232,9 +284,10 @@ constexpr void fill_quant(QuantKernels& k) {
 }
 
 // As many sums as the registers hold beside the weights. Several tiles are quickest where the registers hold the totals as
-// well; one tile is where they do not, since a second would read the panel again.
+// well (stores of totals take slots of the multiplications); one tile is where they do not, since a second would read the
+// panel again.
 #if defined(COLIBRI_SIMD_AVX512)
-constexpr int kQuantRows = 12, kManyRows = 6;
+constexpr int kQuantRows = 12, kManyRows = kRowsInRegisters;
 #elif defined(COLIBRI_SIMD_AVX2)
 constexpr int kQuantRows = 2, kManyRows = 2;
 #else

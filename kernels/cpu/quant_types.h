@@ -7,7 +7,6 @@ namespace colibri {
 constexpr int kMaxGroup = 128;
 // K of a quantised matrix is padded to whole octets; the last group may be shorter than the others.
 constexpr int kOctet = 8;
-constexpr int kPrefetchOctets = 4;
 constexpr int64_t kScaleBytes = kPanel * 2;  // the bf16 scales at the start of each group of a panel
 constexpr int64_t octet_bytes(WeightType t) { return t == kWeightInt8 ? kPanel * kOctet : kPanel * kOctet / 2; }
 // Stored numbers are the weight plus this.
@@ -26,6 +25,14 @@ struct QuantRow {
   int32_t* start;    // [groups][rows]: -zero * sum of the group's numbers
 };
 
+// As Prefetch of other weights, but always the one or the other: own weights `ahead` bytes before they are needed, or, where
+// that is 0, two cache lines from `next` on for each octet, then `step` bytes further.
+struct QuantPrefetch {
+  int64_t ahead;
+  const char* next;
+  int64_t step;
+};
+
 // One row tile times one panel.
 struct QuantTile : TileEnd {
   const void* a;
@@ -34,7 +41,7 @@ struct QuantTile : TileEnd {
   const void* w;
   int64_t octets;       // of K
   int group;
-  Prefetch prefetch;    // lines: in every kPrefetchOctets octets
+  QuantPrefetch prefetch;
 };
 
 using QuantTileFunction = void (*)(const QuantTile&);
