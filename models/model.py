@@ -84,7 +84,9 @@ def engine_numerics(
 ) -> EngineNumerics:
     """What whole answers of it are computed with. backend, family: of the experts."""
     dense = formats(model, mode)[1]
-    return EngineNumerics(expert_numerics(model, backend, mode, family), dense.name, mode.value, gate_precision)
+    return EngineNumerics(
+        expert_numerics(model, backend, mode, family), dense.name, mode.value, gate_precision
+    )
 
 
 def load_expert(model: Model, layer: int, expert: int, backend: Backend, mode: ComputeMode) -> PackedExpert:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from colibri.kernels.cpu.backend import CpuBackend
 from colibri.kernels.cuda.backend import CudaBackend
 from colibri.kernels.cuda.device import DeviceError
 from colibri.kernels.cuda.sources import module_of
+from colibri.kernels.reference import ReferenceBackend
 from tests.conformance.kernels.quantised_support import read, read_expert, values
 from tests.conformance.kernels.support import (
     as_float64,
@@ -84,6 +86,7 @@ class Probe:
             seed = int(rng.integers(1 << 30))
             outputs = []
             qkv = rng.standard_normal((9, (6 + 4) * 20)).astype(np.float32)
+            qkv[4, -3] = np.inf
             q = rng.standard_normal((9, 6 * 20)).astype(np.float32)
             for backend in (self.cuda, self.cpu):
                 cache = paged_cache(
@@ -107,21 +110,50 @@ class Probe:
 
     def plain(self) -> None:
         rng = self.rng
-        for rows, n, k in ((1, 33, 31), (17, 40, 67)):
+        for rows, n, k in ((1, 33, 31), (17, 40, 67), (3, 65, 64)):
             for dtype in ("fp32", "fp16", "bf16"):
                 packed = self.cpu.pack_linear(stored(rng.standard_normal((n, k)), dtype), ComputeMode.FP32)
                 x = stored(rng.standard_normal((rows, k)), "fp32")
                 assert_same(self.cuda.linear(x, packed), self.cpu.linear(x, packed))
         for dtype in ("int8", "int4"):
-            x = stored(rng.standard_normal((17, 70)), "fp32")
-            packed = self.cpu.quantize_linear(stored(rng.standard_normal((33, 70)), "fp32"), dtype, 32)
-            expected = as_float64(x) @ values(read(packed.data, dtype, 33, 70, 32), 32).T
-            _close(self.cuda.linear(x, packed), expected, _TENSOR_BOUND)
+            for k, group in ((70, 32), (64, 32), (96, 64)):
+                x = stored(rng.standard_normal((17, k)), "fp32")
+                w = stored(rng.standard_normal((33, k)), "fp32")
+                packed = self.cpu.quantize_linear(w, dtype, group)
+                expected = as_float64(x) @ values(read(packed.data, dtype, 33, k, group), group).T
+                _close(self.cuda.linear(x, packed), expected, _TENSOR_BOUND)
+        self._edges_of_exp()
         self._experts(lambda rows: rows, "bf16", exact=True)
+
+    def _edges_of_exp(self) -> None:
+        """silu right at the arguments where exp32 becomes infinite, and zero."""
+        one = np.ones((1, 1), dtype=np.float32)
+        expert = self.cpu.pack_expert(one, one, one, ComputeMode.FP32)
+        x = np.array([[-88.72283], [87.33654], [-87.33654]], dtype=np.float32)
+        batch, _ = unit_batch(
+            np.zeros((3, 1), dtype=np.uint16), np.ones((3, 1), dtype=np.float32), folded=False
+        )
+        assert_same(self.cuda.expert_units(x, [expert], batch), self.cpu.expert_units(x, [expert], batch))
+
+    def _edges_of_the_gate(self) -> None:
+        """Segments end where they must, the least weight there is, and rows that are not finite."""
+        weight = np.zeros((8, 256), dtype=np.float32)
+        weight[0, 7:10] = 1, 2.0**30, -(2.0**30)  # 1 where a segment ends behind it, else lost
+        weight[1, 0] = 0.5
+        packed = self.cpu.pack_linear(weight, ComputeMode.FP32)
+        x = np.ones((5, 256), dtype=np.float32)
+        assert self.cuda.gate(x, packed, 2).experts.tolist() == [[0, 1]] * 5
+        x[1, 5] = np.inf
+        x[3] = 3e38
+        assert self.cuda.gate(x, packed, 2).ok.tolist() == [True, False, True, False, True]
+        far = self.cpu.pack_linear(np.array([[0.0], [-87.33654]], dtype=np.float32), ComputeMode.FP32)
+        one = np.ones((1, 1), dtype=np.float32)
+        assert_same(self.cuda.gate(one, far, 2).weights, self.cpu.gate(one, far, 2).weights)
 
     def gate(self) -> None:
         rng = self.rng
-        for experts, k, hidden in ((8, 2, 300), (40, 5, 67)):
+        self._edges_of_the_gate()
+        for experts, k, hidden in ((8, 2, 300), (40, 5, 67), (9, 3, 66)):
             x = stored(rng.standard_normal((37, hidden)), "bf16")
             weight = stored(rng.standard_normal((experts, hidden)), "bf16")
             packed = self.cpu.pack_linear(weight, ComputeMode.BF16)
@@ -156,10 +188,37 @@ class Probe:
                     got = self.cuda.sample(logits, params, index)
                     assert got == self.cpu.sample(logits, params, index)
             assert_same(self.cuda.log_sum_exp(logits[None]), self.cpu.log_sum_exp(logits[None]))
+        self._edges_of_sampling()
+
+    def _edges_of_sampling(self) -> None:
+        """Padding that would come first, sums and thresholds that are equal, and a logit that is infinite."""
+        low = np.linspace(-60, -50, 300).astype(np.float32)
+        even = np.zeros(2, dtype=np.float32)
+        for logits, params in (
+            (low, SamplingParams(1.0, 3, seed=5)),
+            (low, SamplingParams(1.0, top_p=0.9, seed=5)),
+            (even, SamplingParams(1.0, min_p=1.0, seed=5)),
+            (even, SamplingParams(1.0, top_p=0.5, seed=5)),
+        ):
+            for index in range(8):
+                assert self.cuda.sample(logits, params, index) == self.cpu.sample(logits, params, index)
+        endless = np.array([0, np.inf, 1], dtype=np.float32)
+        said = []
+        for backend in (self.cuda, ReferenceBackend()):
+            try:
+                backend.sample(endless, SamplingParams(1.0), 0)
+            except ValueError as error:
+                said.append(str(error))
+        assert len(said) == 2, f"an infinite logit: {said}"
+        assert said[0] == said[1], said
+        with patch("colibri.kernels.cuda.sampling.uniform", lambda *_: 0.5):
+            assert self.cuda.sample(even, SamplingParams(1.0), 0) == 1, (
+                "half of the sum is not above half of it"
+            )
 
     def tensor(self, dtype: str) -> None:
         rng = self.rng
-        for k, n in ((16, 33), (130, 65), (700, 40)):
+        for k, n in ((16, 33), (130, 65), (131, 40), (96, 40), (128, 40), (700, 40)):
             w = stored(rng.standard_normal((n, k)), "bf16")
             if dtype == "bf16":
                 packed, wide = self.cpu.pack_linear(w, ComputeMode.BF16), as_float64(w)
@@ -172,6 +231,11 @@ class Probe:
             for first, rows in ((0, 1), (8, 8), (60, 10), (3, 32)):
                 part = np.ascontiguousarray(x[first : first + rows])
                 assert_same(self.cuda.linear(part, packed), whole[first : first + rows])
+        if dtype == "bf16":
+            w = np.zeros((8, 512), dtype=np.float32)
+            w[:, 127:130] = 1, 2.0**30, -(2.0**30)  # 1 where a segment ends behind it, else lost
+            ones = self.cuda.linear(bf16(np.ones((3, 512))), self.cpu.pack_linear(bf16(w), ComputeMode.BF16))
+            assert (ones == 1).all(), "segments of K: other ones"
         self._experts(lambda rows: rows, dtype, exact=False)
 
     def _experts(self, narrowed: Callable[[Array], Array], dtype: str, *, exact: bool) -> None:
