@@ -1,5 +1,5 @@
 # Everything a clone needs: `make demo` answers a prompt, `make test` checks the whole tree.
-# Knobs: PYTHON (interpreter for .venv), ARGS (passed to the command behind demo, test and reach).
+# Knobs: PYTHON (interpreter for .venv), ARGS (passed to the command behind demo, test, sanitize and reach).
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
@@ -15,11 +15,13 @@ INSTALLED_FROM := pyproject.toml CMakeLists.txt $(shell find protos kernels src 
 # Prerequisites are worth one order: .test-extra also makes .installed.
 .NOTPARALLEL:
 
-.PHONY: help preflight install demo test lint types docs reach gpu-check peers clean
+.PHONY: help preflight install demo test lint types docs sanitize aarch64 reach gpu-check peers clean
 
 help:
 	@echo 'make demo             install, prepare the demo model, start a local cluster, answer a prompt'
 	@echo 'make test             lint, type-check and run every test'
+	@echo 'make sanitize         tests of native code with the address and undefined-behaviour sanitisers (ten minutes)'
+	@echo 'make aarch64          compile native code for aarch64, compare the portable path (needs a cross compiler)'
 	@echo 'make docs             write the pages of docs/cli anew, from the code'
 	@echo 'make reach TOPIC=core measure against the targets of a topic and against peers'
 	@echo 'make gpu-check        check and time the CUDA kernels on a GPU, from source (ARGS: --quick, --full)'
@@ -67,6 +69,21 @@ docs: $(VENV)/.installed
 
 test: $(VENV)/.test-extra $(VENV)/.demo-source lint types
 	$(BIN)/pytest $(ARGS)
+
+# A second build, which nothing else uses. With debug information, so that reports name lines.
+build/sanitized/.built: $(INSTALLED_FROM) $(wildcard tests/sanitize/*.cpp tests/sanitize/CMakeLists.txt) | $(VENV)/.test-extra
+	@echo 'make: building with sanitisers (some minutes the first time)'
+	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/sanitized -C build-dir=build/sanitize \
+		-C cmake.build-type=RelWithDebInfo -C cmake.define.COLIBRI_SANITIZE=ON .
+	@touch $@
+
+# Not in `make test`: both the build and the tests take minutes.
+sanitize: $(VENV)/.test-extra build/sanitized/.built
+	$(BIN)/python -m tests.sanitize $(ARGS)
+
+# In `make test` as well, where the tools are there. -rs: what is missing otherwise.
+aarch64: $(VENV)/.test-extra
+	$(BIN)/pytest -rs tests/unit/kernels/test_aarch64.py $(ARGS)
 
 reach: $(VENV)/.test-extra $(VENV)/.demo-source
 	@$(BIN)/python -m benchmarks.reach $(TOPIC) $(if $(JSON),--json $(JSON)) $(ARGS)
