@@ -29,7 +29,7 @@ constexpr int kPeakSums = 12;
 static double peak_fma(int64_t steps, float* sink) {
   native sums[kPeakSums];
 #pragma GCC unroll 12
-  for (int j = 0; j < kPeakSums; j++) sums[j] = native_zero();
+  for (int j = 0; j < kPeakSums; j++) sums[j] = native_set1(sink[j]);  // of equal ones the compiler would keep one
   const native a = native_set1(sink[0]), b = native_set1(sink[1]);
   for (int64_t i = 0; i < steps; i++)
 #pragma GCC unroll 12
