@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,11 @@ def measure_plans(workers: int) -> dict[int, dict[str, float]]:
         gate = GateResult(experts, draw.random((rows, TOP_K), dtype=np.float32), np.ones(rows, np.bool_))
         calls = max(20, 2000 // rows)
         result[rows] = {}
-        for name, make in (("plan", plan_rows), ("python", plan_small), ("numpy", plan_large)):
+        for name, make in (
+            ("plan", plan_rows),
+            ("python", partial(plan_small, line=0)),
+            ("numpy", partial(plan_large, line=0)),
+        ):
             best = float("inf")
             for _ in range(5):
                 begin = time.perf_counter()

@@ -13,10 +13,13 @@ from colibri.router_service.plan_large import plan_large
 from colibri.router_service.plan_small import plan_small
 from colibri.router_service.plan_types import Dispatch, LayerPlan, OwnerTable
 
-__all__ = ["SMALL_ENTRIES", "Dispatch", "LayerPlan", "OwnerTable", "plan_layer", "plan_rows"]
+__all__ = ["DIVIDED_ROWS", "SMALL_ENTRIES", "Dispatch", "LayerPlan", "OwnerTable", "plan_layer", "plan_rows"]
 
 #: Up to so many (row, slot) entries plain Python is the faster way (benchmarks/router_overhead.py).
 SMALL_ENTRIES = 64
+#: From so many rows an expert on, in the mean of a batch, experts are divided within it. With fewer, computing takes as
+#: long as reading the weights once, so each divider would take as long as one worker does for all the rows.
+DIVIDED_ROWS = 16
 
 
 def plan_layer(gate: GateResult, owner: U32, workers: int) -> LayerPlan:
@@ -28,8 +31,12 @@ def plan_layer(gate: GateResult, owner: U32, workers: int) -> LayerPlan:
     return plan_rows(gate, OwnerTable.of(owner, workers))
 
 
-def plan_rows(gate: GateResult, table: OwnerTable) -> LayerPlan:
-    """plan_layer with the layer's table made beforehand (the router keeps it per placement)."""
+def plan_rows(gate: GateResult, table: OwnerTable, turn: int = 0) -> LayerPlan:
+    """plan_layer with the layer's table made beforehand (the router keeps it per placement).
+
+    turn: of this batch among others. A batch with fewer rows than DIVIDED_ROWS an expert goes by one line of the table,
+    so that nobody's expert is read by two; divided experts change hands between the batches.
+    """
     experts = gate.experts
     if experts.ndim != 2 or experts.shape[1] == 0 or experts.shape != gate.weights.shape:
         got = f"{list(experts.shape)}, {list(gate.weights.shape)}"
@@ -38,6 +45,7 @@ def plan_rows(gate: GateResult, table: OwnerTable) -> LayerPlan:
         raise InvalidInput("gate.ok", f"[{len(experts)}]", list(gate.ok.shape))
     plan = plan_small if experts.size <= SMALL_ENTRIES else plan_large
     try:
-        return plan(gate, table)
+        divides = table.turns > 1 and experts.size >= DIVIDED_ROWS * len(table.owners)
+        return plan(gate, table, None if divides else turn % table.turns)
     except IndexError:
         raise InvalidInput("gate.experts", f"ids below {len(table.owners)}", experts.max()) from None

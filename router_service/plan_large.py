@@ -13,8 +13,9 @@ from colibri.router_service.plan_types import Dispatch, LayerPlan, OwnerTable
 Index = NDArray[np.intp]
 
 
-def plan_large(gate: GateResult, table: OwnerTable) -> LayerPlan:
-    """Same result as plan_small, whatever the size. Raises IndexError when an expert is out of range."""
+def plan_large(gate: GateResult, table: OwnerTable, line: int | None) -> LayerPlan:
+    """Same result as plan_small, whatever the size. line: of the table, for all rows; None: each row goes by its own.
+    Raises IndexError when an expert is out of range."""
     rows, k = gate.experts.shape
     live = np.flatnonzero(gate.ok)
     if len(live) == 0:
@@ -23,8 +24,8 @@ def plan_large(gate: GateResult, table: OwnerTable) -> LayerPlan:
     whole = len(live) == rows
     experts = gate.experts if whole else gate.experts[live]
     weights = gate.weights if whole else gate.weights[live]
-    line = (live % table.turns)[:, np.newaxis] if table.turns > 1 else 0
-    worker = table.owner[line, experts].astype(np.intp)
+    at = (live % table.turns)[:, np.newaxis] if line is None else line
+    worker = table.owner[at, experts].astype(np.intp)
 
     # Units by (row, first slot). An entry starts one unless it is a later slot of its row's folded prefix.
     joins = worker == worker[:, :1]
@@ -52,7 +53,7 @@ def plan_large(gate: GateResult, table: OwnerTable) -> LayerPlan:
     local_row[by_worker] = row_number - 1 - _starts(row_ends)[sent_worker]
 
     # Entries by (worker, expert, row).
-    position = table.position[line, experts].ravel()
+    position = table.position[at, experts].ravel()
     order = np.argsort(position, kind="stable")
     position = position[order]
     unit_of_entry = unit_of_entry[order]

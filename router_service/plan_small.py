@@ -37,8 +37,9 @@ class Work:
         self.entries.append((expert, len(self.rows) - 1, slot, len(self.unit_row) - 1, weight))
 
 
-def plan_small(gate: GateResult, table: OwnerTable) -> LayerPlan:
-    """Same result as plan_large, whatever the size. Raises IndexError when an expert is out of range."""
+def plan_small(gate: GateResult, table: OwnerTable, line: int | None) -> LayerPlan:
+    """Same result as plan_large, whatever the size. line: of the table, for all rows; None: each row goes by its own.
+    Raises IndexError when an expert is out of range."""
     owners, divided, turns = table.owners, table.divided, table.turns
     ok: list[bool] = gate.ok.tolist()
     weights: list[list[float]] = gate.weights.tolist()
@@ -47,13 +48,14 @@ def plan_small(gate: GateResult, table: OwnerTable) -> LayerPlan:
     row_offsets = [0]
     for row, ids in enumerate(gate.experts.tolist()):
         if ok[row]:
+            at = row % turns if line is None else line
             prefix = owners[ids[0]]
             if prefix < 0:
-                prefix = divided[ids[0]][row % turns]
+                prefix = divided[ids[0]][at]
             for slot, expert in enumerate(ids):
                 worker = owners[expert]
                 if worker < 0:
-                    worker = divided[expert][row % turns]
+                    worker = divided[expert][at]
                 mine = work.get(worker)
                 if mine is None:
                     mine = work[worker] = Work()

@@ -57,10 +57,10 @@ _ORDER = np.array([int(f"{row:0{_BITS}b}"[::-1], 2) for row in range(PARTS)])
 class OwnerTable:
     """What planning needs of one layer's placement, computed once per placement.
 
-    turns: 1, or PARTS where an expert is divided: row r of a batch goes by line r % turns. owner, position u16 or u32
-    [turns, experts]: worker of each expert, and rank of (worker, expert) among those that occur; expert_at u32 [ranks]:
-    its expert; owners: the first line as Python ints, NOBODY for a divided expert, whose workers by line are in
-    `divided`.
+    turns: 1, or PARTS where an expert is divided: row r of a batch goes by line r % turns, or all rows by one line.
+    owner, position u16 or u32 [turns, experts]: worker of each expert, and rank of (worker, expert) among those that
+    occur; expert_at u32 [ranks]: its expert; owners: the first line as Python ints, NOBODY for a divided expert, whose
+    workers by line are in `divided`.
     """
 
     workers: int

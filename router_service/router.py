@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +77,7 @@ class MoeRouter:
         self._times = Recorder(RouterTimes())
         self._checked: Placement | None = None
         self._loads = ExpertLoads(self.layers, self.experts)
+        self._turns = count()
 
     def gate(self, layer: int, x: Array) -> GateResult:
         """x [rows, hidden] in the mode's row dtype (fp32, or bf16 as uint16). Raises InvalidInput."""
@@ -127,7 +129,7 @@ class MoeRouter:
         gate = self._backend.gate(x, self._gates[layer], self.top_k, self.precision)
         t1 = time.perf_counter()
         self._loads.add(layer, gate)
-        plan = plan_rows(gate, self._executor.table(layer, membership))
+        plan = plan_rows(gate, self._executor.table(layer, membership), next(self._turns))
         t2 = time.perf_counter()
         plan, results = self._executor.run(layer, x, plan, membership, deadline, priority)
         t3 = time.perf_counter()

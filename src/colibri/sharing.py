@@ -1,8 +1,8 @@
 """Who answers for which part of an expert's rows, where several workers hold it: a layer's loads made level. Pure.
 
 An expert is answered for by one worker wherever that does; its rows are divided only where a worker would otherwise
-have more than its part of the layer's load, since each divider reads the weights anew. Which rows go where is a
-function of their number in the batch alone (colibri.router_service.plan_types), and no row's result depends on who
+have more than its part of the layer's load, since each divider reads the weights anew. Which rows, or which small
+batches, go where is a matter of their number alone (colibri.router_service.plan), and no row's result depends on who
 computes it (docs/numerics.md).
 """
 

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from colibri.errors import InvalidInput
 from colibri.kernels.api import U32, GateResult
-from colibri.router_service.plan import SMALL_ENTRIES, Dispatch, LayerPlan, OwnerTable, plan_layer
+from colibri.router_service.plan import (
+    DIVIDED_ROWS,
+    SMALL_ENTRIES,
+    Dispatch,
+    LayerPlan,
+    OwnerTable,
+    plan_layer,
+    plan_rows,
+)
 from colibri.router_service.plan_large import plan_large
 from colibri.router_service.plan_small import plan_small
 from colibri.router_service.plan_types import NOBODY
@@ -115,7 +123,7 @@ def test_units_follow_the_rule_and_merge_by_slot(case: tuple[GateResult, U32, in
 def test_both_ways_make_the_same_plan(case: tuple[GateResult, U32, int]) -> None:
     gate, owner, workers = case
     table = OwnerTable.of(owner, workers)
-    assert_same_plan(plan_small(gate, table), plan_large(gate, table))
+    assert_same_plan(plan_small(gate, table, None), plan_large(gate, table, None))
 
 
 @st.composite
@@ -138,8 +146,10 @@ def test_divided_experts(case: tuple[GateResult, Division, int], seed: int) -> N
     """Both ways alike; whoever is sent a row answers for its expert; and the sum has the one order, bit for bit."""
     gate, division, workers = case
     table = OwnerTable.of_division(division, workers)
-    plan = plan_small(gate, table)
-    assert_same_plan(plan, plan_large(gate, table))
+    rng = np.random.default_rng(seed)
+    line = None if rng.random() < 0.5 else int(rng.integers(table.turns))
+    plan = plan_small(gate, table, line)
+    assert_same_plan(plan, plan_large(gate, table, line))
     sent = []
     for dispatch in plan.dispatches:
         for expert, row, slot, _, _ in entries_of(dispatch):
@@ -149,7 +159,6 @@ def test_divided_experts(case: tuple[GateResult, Division, int], seed: int) -> N
         assert units == sorted(units)
     rows = np.flatnonzero(gate.ok).tolist()
     assert sorted(sent) == [(row, slot) for row in rows for slot in range(gate.experts.shape[1])]
-    rng = np.random.default_rng(seed)
     shape = (len(gate.ok), len(division), HIDDEN)
     expert_out = (rng.standard_normal(shape) * np.exp2(rng.integers(-12, 12, shape))).astype(np.float32)
     got = merge(plan, execute(plan, expert_out), len(gate.ok))
@@ -165,6 +174,30 @@ def test_any_first_rows_of_a_divided_expert_are_divided_as_planned() -> None:
         for worker, parts in ((4, 640), (1, 256), (2, 128)):
             assert abs(np.count_nonzero(line[:rows] == worker) - rows * parts / PARTS) <= 5
     assert [np.count_nonzero(line == w) for w in (4, 1, 2)] == [640, 256, 128]
+
+
+def test_a_small_batch_reads_no_expert_twice_and_batches_take_turns() -> None:
+    """Below DIVIDED_ROWS an expert, each expert of a batch has one worker; over batches all holders have their part."""
+    division = (((4, 640), (1, 256), (2, 128)), ((3, PARTS),))
+    table = OwnerTable.of_division(division, 5)
+
+    def workers_of(rows: int, turn: int) -> dict[int, set[int]]:
+        experts = np.tile(np.array([[0, 1]], np.uint16), (rows, 1))
+        gate = GateResult(experts, np.full((rows, 2), 0.5, np.float32), np.ones(rows, np.bool_))
+        found: dict[int, set[int]] = {}
+        for dispatch in plan_rows(gate, table, turn).dispatches:
+            for expert, *_ in entries_of(dispatch):
+                found.setdefault(expert, set()).add(dispatch.worker)
+        return found
+
+    taken = []
+    for turn in range(PARTS):
+        found = workers_of(DIVIDED_ROWS - 1, turn)
+        assert found[1] == {3}
+        (worker,) = found[0]
+        taken.append(worker)
+    assert [taken.count(w) for w in (4, 1, 2)] == [640, 256, 128]
+    assert workers_of(DIVIDED_ROWS, 7) == {0: {4, 1, 2}, 1: {3}}
 
 
 def assert_same_plan(a: LayerPlan, b: LayerPlan) -> None:
