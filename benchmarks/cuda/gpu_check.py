@@ -1,9 +1,10 @@
 """Checks and times the CUDA backend on a bare GPU machine: `python benchmarks/cuda/gpu_check.py --quick --full`.
 
 Runs from source, without an installation, built protos or a network: Python 3.11 or newer, NumPy, CuPy for CUDA 12 or
-13; torch where it is to be compared with. --quick (3 minutes): every kernel against the reference with fresh inputs and
-poisoned memory, batch invariance, one generation through one worker and two. --full (6 minutes): ceilings, and the FFN
-of Mixtral-8x7B against them and torch. One JSON line for each result in --json, written at once; a table last.
+13; torch and Triton where they are to be compared with. --quick (3 minutes): every kernel against the reference with
+fresh inputs and poisoned memory, batch invariance, one generation through one worker and two. --full (6 minutes):
+ceilings, and the FFN of Mixtral-8x7B against them, torch and Triton. One JSON line for each result in --json, written
+at once; a table last.
 
 Exit 0: all checks right (timings do not decide); 1: not; 2: no GPU that can be used."""
 
