@@ -20,7 +20,7 @@ from colibri.expert_service.stream import RunUnits, Worker
 from colibri.expert_service.warm_up import warm_up
 from colibri.kernels.api import Backend, ComputeMode
 from colibri.kernels.factory import make_backend
-from colibri.models.model import check_mode, expert_numerics, open_model
+from colibri.models.model import check_mode, expert_numerics, formats, open_model
 from colibri.rpc.server import RpcServer, build_server
 from colibri.security.public_text import hide
 from colibri.transport.options import server_options
@@ -49,6 +49,9 @@ class WorkerServer:
         shapes = model.config
         mode = ComputeMode(config.compute_mode)
         check_mode(model, mode)
+        kind = formats(model, mode)[0]
+        if config.int4_on is not None and kind.dtype != "int4":
+            raise ConfigError("--int4-on", "a pack of int4 experts", f"{kind.name} experts")
         limits = FrameLimits(
             shapes.layers, shapes.experts, shapes.top_k, shapes.hidden, config.compute_mode, config.max_rows
         )
@@ -156,6 +159,7 @@ def _make_cuda(config: WorkerConfig) -> Backend:
             cache=default_cache(os.environ),
             block_size=config.gpu_block_size,
             dma_buffer_size=config.dma_buffer_size,
+            int4_on=config.int4_on or "gpu",
             packer=make_backend("cpu", threads=config.threads, cpus=config.cpus or None),
         )
     except (DeviceError, ValueError) as error:

@@ -17,8 +17,9 @@ class WorkerConfig:
     model: folder of the checkpoint or pack, or a pack's URL, the only place experts come from. name, incarnation: who
     this is; the pair is never reused. listen: "unix:/path" or "host:port" (port 0: a free one). compute_mode: 'fp32' or
     'bf16'. backend, threads, isa: as in colibri.kernels.factory.make_backend. device: 'cuda:N' computes there instead,
-    with gpu_block_size threads in a block and dma_buffer_size bytes of pinned memory; 'cpu': not. cpus: CPUs to run on
-    (none: as inherited). numa_node: node for weights (-1: as inherited). oversubscribed: the CPUs are another worker's,
+    with gpu_block_size threads in a block and dma_buffer_size bytes of pinned memory; 'cpu': not. int4_on:
+    'gpu' or 'cpu', what dequantises int4 experts of a GPU (None: gpu, or there are none). cpus: CPUs to run on (none:
+    as inherited). numa_node: node for weights (-1: as inherited). oversubscribed: the CPUs are another worker's,
     too: claimed together with others, and reported. crossing: what is to be reported of CPUs and memory that lie on
     different nodes (empty: they do not). max_rows: rows of one request. max_queued: requests that may wait.
     max_streams: routers at once. grace_s: seconds for what is in flight after SIGTERM. parent_pid: the
@@ -40,6 +41,7 @@ class WorkerConfig:
     device: str = "cpu"
     gpu_block_size: int = 256
     dma_buffer_size: int = 64 << 20
+    int4_on: str | None = None
     cpus: tuple[int, ...] = ()
     numa_node: int = -1
     oversubscribed: bool = False
@@ -59,6 +61,10 @@ class WorkerConfig:
         if not self.name or len(self.name) > 64 or not self.name.isprintable():
             raise ConfigError("name", "1 to 64 printable characters", repr(self.name))
         parse_address(self.listen, "listen")
+        if self.int4_on not in (None, "gpu", "cpu"):
+            raise ConfigError("--int4-on", "gpu or cpu", self.int4_on)
+        if self.int4_on is not None and self.device == "cpu":
+            raise ConfigError("--int4-on", "a GPU by --device", self.device)
         if self.security.tls_cert is not None and self.security.client_ca is None:
             raise ConfigError("--client-ca", "the CA of this worker's callers, with --tls-cert", "none")
         if self.security.tokens is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.cuda import int4_timing
 from colibri.kernels.api import U32, ComputeMode, PackedExpert
 from colibri.kernels.cuda import routing
 from colibri.kernels.cuda.cupy_device import CupyDevice
@@ -52,15 +53,19 @@ def full(index: int, results: Results, limit_s: float) -> None:
     attempt("weights through the ring", lambda: _ring(device, plain))
     attempt("gate and grouping, 4096 rows", lambda: _routing(device))
     for dtype in ("bf16", "int8", "int4"):
-        weights = [_expert(dtype, number) for number in range(EXPERTS)]
+        weights = [random_expert(dtype, number) for number in range(EXPERTS)]
         buffers = [device.upload(expert.data) for expert in weights]
         for rows in ROWS:
             attempt(
                 f"FFN {dtype}, {rows} rows",
                 partial(_ffn, device, dtype, weights[0], buffers, rows, bandwidth, peak),
             )
+    for name, measure in int4_timing.lines(device, random_expert("int4", 0), _RING).items():
+        attempt(name, measure)
     for rows in ROWS:
         attempt(f"torch FFN, bf16, {rows} rows", partial(_torch_ffn, rows))
+    for rows in ROWS:
+        attempt(f"Triton FFN, bf16, {rows} rows", partial(_triton_ffn, rows))
     device.close()
 
 
@@ -189,6 +194,21 @@ def _torch_ffn(rows: int) -> tuple[str, dict[str, Any]]:
     return f"{seconds * 1e6:.0f} us", {"seconds": seconds}
 
 
+def _triton_ffn(rows: int) -> tuple[str, dict[str, Any]]:
+    """A grouped FFN in Triton on the same shapes, timed only once it is right."""
+    from benchmarks.cuda.triton_timing import prepare
+
+    entries = rows * TOP_K
+    used = min(EXPERTS, entries)
+    counts = [entries // used + (number < entries % used) for number in range(used)]
+    run, check = prepare(counts, HIDDEN, FFN, "cuda", rows)
+    check()
+    seconds = _torch_time(run, 10)
+    return f"{seconds * 1e6:.0f} us, {entries * 6 * HIDDEN * FFN / seconds / 1e12:.1f} TFLOP/s", {
+        "seconds": seconds
+    }
+
+
 def _torch_time(run: Callable[[], object], rounds: int) -> float:
     import torch
 
@@ -203,7 +223,7 @@ def _torch_time(run: Callable[[], object], rounds: int) -> float:
     return float(begin.elapsed_time(end)) / 1e3 / rounds
 
 
-def _expert(dtype: str, seed: int) -> PackedExpert:
+def random_expert(dtype: str, seed: int) -> PackedExpert:
     """Full size; every panel of 32 columns holds the same numbers, since packing 8 of them would take minutes."""
     rng = np.random.default_rng(seed)
     reference = ReferenceBackend()

@@ -113,6 +113,15 @@ class CpuBackend:
         of_hidden, of_ffn = importance or (None, None)
         return PackedExpert(*self._native.quantize_expert(gate, up, down, dtype, group, of_hidden, of_ffn))
 
+    def dequantize_pairs(
+        self, data: Array, n: int, k: int, group: int, live: int, first: int, out: Array
+    ) -> None:
+        """Part of a packed int4 matrix [n, k] as packed bf16, `scale * number` rounded once, into `out`.
+
+        data, out: uint8; out: a multiple of 128 bytes, the pairs of K of its panels from number `first` on, counted
+        through all panels. Elements of K from `live` on become +0. Raises ValueError naming the argument."""
+        self._native.dequantize_pairs(data, n, k, group, live, first, out)
+
     def linear(self, x: Array, weight: PackedLinear) -> F32:
         return self._native.linear(x, weight)
 

@@ -45,6 +45,7 @@ NB_MODULE(_native, m) {
   bind_merge(c);
   bind_norm(c);
   bind_quantise(c);
+  bind_dequantise(c);
   bind_rope(c);
   bind_sampling(c);
 }

@@ -8,6 +8,7 @@ namespace colibri {
 using BackendClass = nb::class_<Backend>;
 
 void bind_attention(BackendClass& c);
+void bind_dequantise(BackendClass& c);
 void bind_elementwise(BackendClass& c);
 void bind_embed(BackendClass& c);
 void bind_expert_units(BackendClass& c);

@@ -27,6 +27,7 @@ from colibri.kernels.api import (
 )
 from colibri.kernels.cuda import attention, experts, products, routing, rows, sampling
 from colibri.kernels.cuda.device import Device, DeviceError
+from colibri.kernels.cuda.expanding import Dequantiser
 from colibri.kernels.cuda.plan import family_of
 from colibri.kernels.cuda.weights import WeightCache
 from colibri.kernels.reference import ReferenceBackend
@@ -38,6 +39,9 @@ BLOCK_SIZE = 256
 #: Pinned host memory through which weights go to the device.
 DMA_BUFFER_SIZE = 64 << 20
 
+#: Behind the family where int4 experts are dequantised by the CPU: they have other bits.
+INT4_ON_CPU = "+int4-cpu"
+
 
 class CudaBackend:
     """One device. Weights are copied to it at their first use and stay within `weight_bytes`, least recently used ones
@@ -45,7 +49,9 @@ class CudaBackend:
 
     block_size: threads of a block of the row-wise kernels, a multiple of 32 from 32 to 1024; never changes a bit.
     weight_bytes: device memory for weights. dma_buffer_size: pinned host memory, bytes, at least 64 KiB. packer: what
-    packs weights, the same bytes from each (None: the reference backend). Raises ValueError naming the argument.
+    packs weights, the same bytes from each (None: the reference backend). int4_on: where int4 experts are dequantised:
+    'gpu', in the kernel; 'cpu', by `packer`, a CpuBackend, on their way, so that they compute as bf16 ones.
+    Raises ValueError naming the argument.
     """
 
     def __init__(
@@ -56,6 +62,7 @@ class CudaBackend:
         block_size: int = BLOCK_SIZE,
         dma_buffer_size: int = DMA_BUFFER_SIZE,
         packer: Backend | None = None,
+        int4_on: str = "gpu",
     ) -> None:
         if block_size % 32 or not 32 <= block_size <= 1024:
             raise ValueError(f"block_size: expected a multiple of 32 from 32 to 1024, got {block_size!r}")
@@ -64,6 +71,15 @@ class CudaBackend:
         self._block = block_size
         self._lock = threading.Lock()
         self._packer = ReferenceBackend() if packer is None else packer
+        if int4_on not in ("gpu", "cpu"):
+            raise ValueError(f"int4_on: expected gpu or cpu, got {int4_on!r}")
+        self._dequantiser: Dequantiser | None = None
+        if int4_on == "cpu":
+            if not isinstance(self._packer, Dequantiser):
+                raise ValueError(
+                    f"packer: expected the cpu backend with int4_on cpu, got {self._packer.name}"
+                )
+            self._dequantiser = self._packer
 
     @property
     def name(self) -> str:
@@ -71,8 +87,9 @@ class CudaBackend:
 
     @property
     def isa(self) -> str:
-        """The instruction family: plan.family_of."""
-        return family_of(self._open().architecture)
+        """The instruction family: plan.family_of, and +int4-cpu where int4 experts compute as bf16 ones."""
+        family = family_of(self._open().architecture)
+        return family if self._dequantiser is None else f"{family}{INT4_ON_CPU}"
 
     @property
     def threads(self) -> int:
@@ -163,7 +180,9 @@ class CudaBackend:
 
     def expert_units(self, x: Array, experts_: Sequence[PackedExpert], batch: UnitBatch) -> F32:
         with self._turn() as device:
-            return experts.expert_units(device, self._weights, self._block, x, experts_, batch)
+            return experts.expert_units(
+                device, self._weights, self._block, x, experts_, batch, self._dequantiser
+            )
 
     def merge(self, parts: Sequence[F32], part: U32, index: U32, row_offsets: U32) -> F32:
         with self._turn() as device:

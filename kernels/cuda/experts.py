@@ -8,6 +8,7 @@ import numpy as np
 
 from colibri.kernels.api import F32, MAX_TOP_K, U32, Array, PackedExpert, UnitBatch
 from colibri.kernels.cuda.device import Buffer, Device
+from colibri.kernels.cuda.expanding import Dequantiser, Expansion
 from colibri.kernels.cuda.plan import DTYPE_CODES, PLAIN_ROWS, fold_order, padded_rows, tile_groups
 from colibri.kernels.cuda.products import (
     SWIGLU,
@@ -33,7 +34,9 @@ def expert_units(
     x: Array,
     experts: Sequence[PackedExpert],
     batch: UnitBatch,
+    dequantiser: Dequantiser | None = None,
 ) -> F32:
+    """dequantiser: int4 experts become bf16 by it on their way to the device (None: in the kernel)."""
     check_array("x", x, (np.float32, np.uint16), ("rows", "hidden"))
     if not _plainly_right(x, experts, batch):
         check_unit_batch(x, experts, batch)
@@ -45,6 +48,11 @@ def expert_units(
     size = packed_expert_bytes(first.dtype, hidden, first.ffn, first.group)
     for index, expert in enumerate(experts):
         check_array(f"experts[{index}].data", expert.data, np.uint8, (size,))
+    expand = None
+    if dequantiser is not None and first.dtype == "int4":
+        expand = Expansion(dequantiser, first)
+        first = PackedExpert("bf16", hidden, first.ffn, first.data)
+        size = expand.nbytes
     tensor = on_tensor_cores(device, x, first.dtype)
     rows = padded_rows(x) if tensor else x
     on_device = device.upload(rows)
@@ -52,7 +60,7 @@ def expert_units(
     starts = np.concatenate([[0], np.cumsum(batch.group_count)]).astype(np.int64)
     runs = weights.runs([size] * len(experts))
     counters: list[Buffer] = []
-    loads = weights.stream([[experts[g].data for g in run] for run in runs])
+    loads = weights.stream([[experts[g].data for g in run] for run in runs], expand)
     for run, buffers in zip(runs, loads, strict=True):
         entries = slice(int(starts[run[0]]), int(starts[run[-1] + 1]))
         work = _Run(

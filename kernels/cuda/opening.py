@@ -81,6 +81,7 @@ def open_cuda(
     block_size: int = BLOCK_SIZE,
     dma_buffer_size: int = DMA_BUFFER_SIZE,
     packer: Backend | None = None,
+    int4_on: str = "gpu",
 ) -> CudaBackend:
     """The backend on device `index`. numa_node: of the worker (-1: any). memory_bytes: budget of device memory (None:
     9/10 of what is free). cache: of compiled kernels.
@@ -96,4 +97,5 @@ def open_cuda(
         block_size=block_size,
         dma_buffer_size=dma_buffer_size,
         packer=packer,
+        int4_on=int4_on,
     )

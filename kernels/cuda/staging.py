@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,17 +37,31 @@ class StagingRing:
         """Starts copying uint8 [n] to the beginning of `target`, not before `after`; returns when `source` was read.
 
         The event of its end; None for nothing to copy."""
+
+        def write(start: int, out: NDArray[np.uint8]) -> None:
+            out[:] = source[start : start + len(out)]
+
+        return self.fill(target, source.nbytes, write, after)
+
+    def fill(
+        self,
+        target: Buffer,
+        nbytes: int,
+        write: Callable[[int, NDArray[np.uint8]], None],
+        after: Event | None,
+    ) -> Event | None:
+        """As copy, of what write(start, out) puts into pinned memory; start is a multiple of 4096."""
         if self._memory is None:
             self._memory = self._device.pinned(self._part * PARTS)
         event: Event | None = None
-        for start in range(0, source.nbytes, self._part):
-            piece = source[start : start + self._part]
+        for start in range(0, nbytes, self._part):
+            size = min(self._part, nbytes - start)
             index = self._next
             self._next = (index + 1) % PARTS
             earlier = self._events[index]
             if earlier is not None:
                 earlier.wait()
-            pinned = self._memory[index * self._part : index * self._part + piece.nbytes]
-            pinned[:] = piece
+            pinned = self._memory[index * self._part : index * self._part + size]
+            write(start, pinned)
             event = self._events[index] = self._device.copy_beside(target, start, pinned, after)
         return event

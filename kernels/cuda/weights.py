@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colibri.kernels.cuda.device import Buffer, Device, DeviceMemoryError, Event
+from colibri.kernels.cuda.expanding import Expansion
 from colibri.kernels.cuda.plan import waves
 from colibri.kernels.cuda.staging import StagingRing
 
@@ -64,19 +65,20 @@ class WeightCache:
         copied while the one before it is computed."""
         return waves(sizes, self._budget if sum(sizes) <= self._budget else self._budget // 2)
 
-    def stream(self, runs: list[list[Bytes]]) -> Iterator[list[Buffer]]:
+    def stream(self, runs: list[list[Bytes]], expand: Expansion | None = None) -> Iterator[list[Buffer]]:
         """The buffers of each run in turn. The next run's copies start when it is asked for, that is, after the caller
-        has launched what reads this one."""
+        has launched what reads this one. expand: what arrays become on their way, always the same for an array."""
         before: list[_Held] = []
         self._forget_gone()
         for arrays in runs:
-            need = sum(array.nbytes for array in {id(array): array for array in arrays}.values())
+            different = {id(array): array for array in arrays}.values()
+            need = sum(array.nbytes if expand is None else expand.nbytes for array in different)
             if need > self._budget:
                 raise DeviceMemoryError(
                     f"weight_bytes: expected at least the {need} bytes that one launch reads, got {self._budget}"
                 )
             kept = {id(array) for array in arrays}
-            now = [self._place(array, kept, before) for array in arrays]
+            now = [self._place(array, kept, before, expand) for array in arrays]
             for held in now:
                 if held.ready is not None:
                     self._device.launches_wait(held.ready)
@@ -87,7 +89,7 @@ class WeightCache:
                 held.used = mark
             before = now
 
-    def _place(self, array: Bytes, kept: set[int], before: list[_Held]) -> _Held:
+    def _place(self, array: Bytes, kept: set[int], before: list[_Held], expand: Expansion | None) -> _Held:
         """The held copy of an array, made if need be. kept: arrays that must stay; before: copies that launches may
         still read, which leave only when nothing else can."""
         key = id(array)
@@ -98,16 +100,20 @@ class WeightCache:
             return held
         if held is not None:
             self._drop(key)
+        nbytes = array.nbytes if expand is None else expand.nbytes
         left: list[_Held] = []
-        while self._bytes + array.nbytes > self._budget:
+        while self._bytes + nbytes > self._budget:
             candidates = [k for k in self._held if k not in kept]
             idle = [k for k in candidates if not any(self._held[k] is each for each in before)]
             left.append(self._drop((idle or candidates)[0]))
-        buffer, after = self._memory(array.nbytes, left)
+        buffer, after = self._memory(nbytes, left)
         held = _Held(buffer, weakref.ref(array, partial(_say_gone, self._gone, key)), None)
-        held.ready = self._ring.copy(buffer, array, after)
+        if expand is None:
+            held.ready = self._ring.copy(buffer, array, after)
+        else:
+            held.ready = self._ring.fill(buffer, nbytes, partial(expand.write, array), after)
         self._held[key] = held
-        self._bytes += array.nbytes
+        self._bytes += nbytes
         return held
 
     def _memory(self, nbytes: int, left: list[_Held]) -> tuple[Buffer, Event]:

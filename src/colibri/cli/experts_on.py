@@ -13,6 +13,6 @@ def add_experts_on(parser: argparse.ArgumentParser, told: str) -> None:
 
 
 def _experts_on(value: str) -> str:
-    if re.fullmatch(r"cuda/(simt|mma-sm\d{2,3})", value) is None:
+    if re.fullmatch(r"cuda/(simt|mma-sm\d{2,3})(\+int4-cpu)?", value) is None:
         raise argparse.ArgumentTypeError(f"expected cuda/simt or cuda/mma-smNN, got {value!r}")
     return value
