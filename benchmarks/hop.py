@@ -31,8 +31,9 @@ HIDDEN, LAYERS, EXPERTS, TOP_K = 4096, 1, 8, 2
 MODE = "bf16"
 
 
-def serve_echo(listen: str, reply_bytes: int) -> None:
-    """The bare stream: nothing but grpc's own example of a bidirectional one, on bytes."""
+def serve_echo(listen: str, reply_bytes: int, certificates: str = "") -> None:
+    """The bare stream: nothing but grpc's own example of a bidirectional one, on bytes. certificates: as of
+    serve_worker."""
     import grpc
 
     from colibri.transport.options import server_options
@@ -46,7 +47,13 @@ def serve_echo(listen: str, reply_bytes: int) -> None:
     server = grpc.server(ThreadPoolExecutor(4), options=server_options(64 << 20))
     handler: Any = grpc.stream_stream_rpc_method_handler(echo)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", {"Echo": handler}),))
-    port = server.add_insecure_port(listen)
+    if certificates:
+        folder = Path(certificates)
+        pair = [((folder / "worker.key").read_bytes(), (folder / "worker.pem").read_bytes())]
+        credentials = grpc.ssl_server_credentials(pair, (folder / "ca.pem").read_bytes(), True)
+        port = server.add_secure_port(listen, credentials)
+    else:
+        port = server.add_insecure_port(listen)
     server.start()
     target = listen if listen.startswith("unix:") else f"127.0.0.1:{port}"
     print(json.dumps({"target": target}), flush=True)
@@ -97,7 +104,7 @@ def measure(rows: int, transport: str, rounds: int, calls: int) -> dict[str, lis
             echo = start_child(
                 children, "echo", f"unix:{folder}/echo.sock" if unix else "127.0.0.1:0", str(reply)
             )
-            arms = {"echo": _echo_arm(echo, request), **arms}
+            arms = {"echo": echo_arm(echo, request), **arms}
             return alternate(arms, rounds, calls)
         finally:
             end_children(children)
@@ -132,12 +139,11 @@ def start_child(
     return str(json.loads(child.stdout.readline())["target"])
 
 
-def _echo_arm(target: str, size: int) -> Callable[[], object]:
-    import grpc
-
+def echo_arm(target: str, size: int, security: ChannelSecurity | None = None) -> Callable[[], object]:
+    from colibri.security.channel import PLAIN
     from colibri.transport.options import channel_options
 
-    channel = grpc.insecure_channel(target, options=channel_options(64 << 20))
+    channel = (security or PLAIN).open(target, channel_options(64 << 20))
     outbox: SimpleQueue[bytes] = SimpleQueue()
     echo: Any = channel.stream_stream("/bench.Echo/Echo")
     stream = echo(iter(outbox.get, None))
@@ -275,7 +281,7 @@ def main() -> int:
     if args.serve:
         role, listen, argument, certificates = args.serve
         if role == "echo":
-            serve_echo(listen, int(argument))
+            serve_echo(listen, int(argument), certificates)
         else:
             serve_worker(listen, argument, certificates)
         return 0
