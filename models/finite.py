@@ -36,7 +36,12 @@ def check_finite(array: NDArray[Any], dtype: str, where: str) -> None:
             first = begin + int(np.flatnonzero((bits & exponent) == exponent)[0])
             place = [int(i) for i in np.unravel_index(first, array.shape)]
             value = int(flat.view(unsigned)[first])
-            pattern = (
-                f"{'NaN' if value & exponent - 1 & ~exponent else 'Inf'} (0x{value:0{2 * array.itemsize}x})"
-            )
-            raise CheckpointError.of(where, f"element {place}", "a finite value", pattern)
+            raise CheckpointError.of(where, f"element {place}", "a finite value", spelt(value, dtype))
+
+
+def spelt(value: int, dtype: str) -> str:
+    """Which of NaN and Inf these bits are, and the bits."""
+    exponent = _EXPONENT[dtype]
+    return (
+        f"{'NaN' if value & exponent - 1 & ~exponent else 'Inf'} (0x{value:0{8 if dtype == 'fp32' else 4}x})"
+    )

@@ -30,6 +30,7 @@ from colibri.models.pack_plan import (
     part_name,
     plan_files,
 )
+from colibri.models.pack_scales import check_expert_scales, check_linear_scales
 from colibri.models.safetensors_file import SafetensorsFile
 from colibri.models.shards import listed
 
@@ -113,7 +114,8 @@ class Pack:
         return self.manifest.model_hash if plain else self.pack_hash
 
     def expert(self, layer: int, expert: int, backend: Backend) -> PackedExpert:
-        """Read from the file into memory of the backend's kind. Raises CheckpointError for a wrong checksum."""
+        """Read from the file into memory of the backend's kind. Raises CheckpointError for a wrong checksum and for a
+        scale that is not finite."""
         self._check_layer(layer)
         if not 0 <= expert < self.config.experts:
             raise InvalidInput("expert", f"0 to {self.config.experts - 1}", expert)
@@ -122,7 +124,11 @@ class Pack:
         if not isinstance(content, ExpertBlob):
             raise InvalidInput(blob.name, "an expert", type(content).__name__)
         kind = content.format
-        return PackedExpert(kind.dtype, content.hidden, content.ffn, self._read(blob, backend), kind.group)
+        data = self._read(blob, backend)
+        packed = PackedExpert(kind.dtype, content.hidden, content.ffn, data, kind.group)
+        if kind.quantised:
+            check_expert_scales(packed, f"{self.folder}: {blob.name}")
+        return packed
 
     def matrix(self, name: str, backend: Backend) -> PackedLinear:
         """A matrix of the dense part, or a gate: names are those of `pack_plan`."""
@@ -131,7 +137,9 @@ class Pack:
         if not isinstance(content, MatrixBlob):
             raise InvalidInput(name, "a matrix", type(content).__name__)
         kind = content.format
-        return PackedLinear(kind.dtype, content.n, content.k, self._read(blob, backend), kind.group)
+        packed = PackedLinear(kind.dtype, content.n, content.k, self._read(blob, backend), kind.group)
+        check_linear_scales(packed, f"{self.folder}: {name}")
+        return packed
 
     def vector(self, name: str, backend: Backend) -> F32:
         """The weight of a norm, fp32 [hidden]."""

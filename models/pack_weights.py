@@ -9,7 +9,7 @@ import numpy as np
 
 from colibri.errors import CheckpointError
 from colibri.kernels.api import F32, Array, Backend, ComputeMode, PackedExpert, PackedLinear
-from colibri.kernels.reference.packing import gate_up_bytes
+from colibri.kernels.reference.packing import expert_matrices
 from colibri.models.checkpoint import ExpertWeights
 from colibri.models.dtypes import BF16, FP16, FP32, fp32_from_stored
 from colibri.models.finite import check_finite
@@ -107,9 +107,7 @@ def _expert_error(
     if kind.dtype == stored:
         parts = (weights.gate, weights.up, weights.down)
         return SquaredError(0.0, sum(_squares(part, stored) for part in parts))
-    padded = -(-ffn // _RUN) * _RUN
-    first, offset = gate_up_bytes(kind.dtype, hidden, ffn, kind.group)
-    both = PackedLinear(kind.dtype, 2 * padded, hidden, packed.data[:first], kind.group)
+    both, down = expert_matrices(packed)
     error = SquaredError()
     for begin, got in _rows(backend, both):
         # Whole panels: 16 gate rows, then the 16 up rows of the same index.
@@ -118,7 +116,6 @@ def _expert_error(
             rows = runs[:, half].reshape(-1, hidden)
             source = part[begin // 2 : begin // 2 + len(rows)]
             error += _difference(rows[: len(source)], fp32_from_stored(source, stored))
-    down = PackedLinear(kind.dtype, hidden, padded, packed.data[offset:], kind.group)
     for begin, got in _rows(backend, down):
         source = weights.down[begin : begin + len(got)]
         error += _difference(got[:, :ffn], fp32_from_stored(source, stored))

@@ -56,6 +56,17 @@ def unpack_expert(expert: PackedExpert) -> tuple[Array, Array, Array]:
     return gate, up, down[: expert.hidden, : expert.ffn]
 
 
+def expert_matrices(expert: PackedExpert) -> tuple[PackedLinear, PackedLinear]:
+    """Of any dtype, without a copy: gate_up [2 * padded ffn, hidden], 16 gate rows and 16 up rows in turn, and down
+    [hidden, padded ffn]."""
+    padded = _round_up(expert.ffn, PANEL // 2)
+    first, offset = gate_up_bytes(expert.dtype, expert.hidden, expert.ffn, expert.group)
+    return (
+        PackedLinear(expert.dtype, 2 * padded, expert.hidden, expert.data[:first], expert.group),
+        PackedLinear(expert.dtype, expert.hidden, padded, expert.data[offset:], expert.group),
+    )
+
+
 def packed_linear_bytes(dtype: str, n: int, k: int, group: int = 0) -> int:
     """Size of a packed matrix [n, k]. dtype: 'bf16', 'fp16' or 'fp32', as stored after packing, with group 0; 'int8' or
     'int4' with group 32, 64 or 128."""

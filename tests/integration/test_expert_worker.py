@@ -116,6 +116,19 @@ def test_results_are_those_of_the_one_routine(client: WorkerClient, oracle: Any,
     assert units_of(frame, client.limits).tobytes() == oracle(request, x).tobytes()
 
 
+def test_an_idle_worker_takes_no_cpu_time(tiny_mixtral: Path, tmp_path: Path) -> None:
+    """All of the process: pool, gRPC's threads and our own, after it has loaded and computed."""
+    with worker_process(tiny_mixtral, f"unix:{tmp_path}/w.sock", "--cpu-threads=2") as worker:
+        client = WorkerClient(worker.target, limits_of(tiny_mixtral, "fp32"))
+        client.load()
+        assert client.call(client.request(1, 33), rows(33)).header.kind == expert_pb2.FRAME_KIND_RESULT
+        time.sleep(0.5)
+        before = worker.cpu_seconds()
+        time.sleep(2.0)
+        assert worker.cpu_seconds() - before < 0.1
+        client.close()
+
+
 def exchange_objects(client: WorkerClient, messages: list[expert_pb2.Frame]) -> list[expert_pb2.Frame]:
     """Sends and receives ordinary protobuf objects, as a program in any language would."""
     outbox: SimpleQueue[expert_pb2.Frame | None] = SimpleQueue()

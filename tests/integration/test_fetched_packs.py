@@ -21,32 +21,15 @@ from colibri.models.fetched_pack import open_fetched
 from colibri.models.model import open_model
 from colibri.models.pack import Pack
 from colibri.models.pack_plan import DENSE_FILE
-from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 from colibri.models.remote_folder import RemoteFolder
 from tests.support.clusters import answer, deployed
-from tests.support.packs import pack
+from tests.support.packs import pack, small_mixtral
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Pack:
     folder = tmp_path_factory.mktemp("packs")
-    model = random_mixtral(
-        folder / "model",
-        RandomMixtral(
-            hidden=48,
-            ffn=56,
-            layers=2,
-            experts=4,
-            top_k=2,
-            heads=4,
-            kv_heads=2,
-            vocab=400,
-            max_positions=256,
-            seed=2,
-            dtype="bf16",
-        ),
-    )
-    return pack(model, folder / "pack", "bf16")
+    return pack(small_mixtral(folder / "model", "bf16"), folder / "pack", "bf16")
 
 
 @pytest.fixture

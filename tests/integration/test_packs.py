@@ -21,7 +21,7 @@ from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 from colibri.router_service.handshake import RouterIdentity, shake_hands
 from colibri.transport.grpc_stream import open_channel
 from tests.support.clusters import answer, deployed, eventually, kill, statuses
-from tests.support.packs import pack
+from tests.support.packs import pack, small_mixtral
 from tests.support.traffic import Traffic, expected_answers
 
 USERS, TOKENS = 4, 32
@@ -34,22 +34,7 @@ def receipts(deployment: Deployment) -> list[object]:
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 def test_a_pack_in_the_checkpoints_dtype_changes_no_bit(tmp_path: Path, dtype: str) -> None:
-    model = random_mixtral(
-        tmp_path / "model",
-        RandomMixtral(
-            hidden=48,
-            ffn=56,
-            layers=2,
-            experts=4,
-            top_k=2,
-            heads=4,
-            kv_heads=2,
-            vocab=400,
-            max_positions=256,
-            seed=2,
-            dtype=dtype,
-        ),
-    )
+    model = small_mixtral(tmp_path / "model", dtype)
     made = pack(model, tmp_path / "pack", dtype, dtype)
     with deployed(model, 0) as plain, deployed(made.folder, 0) as packed, deployed(made.folder, 2) as remote:
         expected = receipts(plain)
@@ -58,21 +43,7 @@ def test_a_pack_in_the_checkpoints_dtype_changes_no_bit(tmp_path: Path, dtype: s
 
 
 def test_a_bf16_pack_of_an_fp32_model_is_its_bf16_mode(tmp_path: Path) -> None:
-    model = random_mixtral(
-        tmp_path / "model",
-        RandomMixtral(
-            hidden=48,
-            ffn=56,
-            layers=2,
-            experts=4,
-            heads=4,
-            kv_heads=2,
-            vocab=400,
-            max_positions=256,
-            seed=2,
-            dtype="fp32",
-        ),
-    )
+    model = small_mixtral(tmp_path / "model", "fp32")
     made = pack(model, tmp_path / "pack", "bf16", "bf16")
     with deployed(model, 0, compute_mode="bf16") as plain, deployed(made.folder, 1) as packed:
         assert receipts(packed) == receipts(plain)

@@ -7,6 +7,7 @@ from pathlib import Path
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.pack import Pack
 from colibri.models.pack_build import build_pack
+from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 from colibri.models.weight_format import WeightFormat
 
 
@@ -19,3 +20,23 @@ def pack(model: Path, out: Path, experts: str, dense: str = "bf16", threads: int
 def as_format(name: str) -> WeightFormat:
     dtype, _, group = name.partition("g")
     return WeightFormat(dtype, int(group or 0))
+
+
+def small_mixtral(folder: Path, dtype: str) -> Path:
+    """Makes `folder`: a checkpoint of 2 layers and 4 experts, no size of which is a multiple of a group of scales."""
+    return random_mixtral(
+        folder,
+        RandomMixtral(
+            hidden=48,
+            ffn=56,
+            layers=2,
+            experts=4,
+            top_k=2,
+            heads=4,
+            kv_heads=2,
+            vocab=400,
+            max_positions=256,
+            seed=2,
+            dtype=dtype,
+        ),
+    )

@@ -163,6 +163,11 @@ class WorkerProcess:
         (line,) = (line for line in text.splitlines() if line.startswith("VmRSS"))
         return int(line.split()[1]) * 1024
 
+    def cpu_seconds(self) -> float:
+        """Of all its threads."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
 
 @contextmanager
 def worker_process(model: Path, listen: str, *flags: str, mode: str = "fp32") -> Iterator[WorkerProcess]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
@@ -158,6 +160,42 @@ def test_a_damaged_blob_is_found_when_it_is_loaded(copy: Path) -> None:
     found.expert(1, 1, BACKEND)
     with pytest.raises(CheckpointError, match=rf"layers\.1\.experts\.2: xxh3: expected {entry.xxh3}, got"):
         found.expert(1, 2, BACKEND)
+
+
+#: Of the tiny model: blob, byte of it, what is found there. Scales of a group: 64 bytes, its numbers 512 in int4 and
+#: 1024 in int8; gate_up [192, 64] has 6 panels of 2 groups, down [64, 96] 2 panels of 3.
+SCALES = [
+    ("layers.1.experts.2", 0, r"gate: scale \[0, 0\]"),
+    ("layers.1.experts.2", 1152 + 576 + 38, r"up: scale \[19, 1\]"),
+    ("layers.1.experts.2", 6 * 1152, r"down: scale \[0, 0\]"),
+    ("layers.1.experts.2", 6 * 1152 + 1728 + 2 * 576 + 62, r"down: scale \[63, 2\]"),
+    ("layers.1.qkv", 2 * 2176 + 1088 + 10, r"scale \[69, 1\]"),
+]
+
+
+@pytest.mark.parametrize(("name", "at", "message"), SCALES)
+@pytest.mark.parametrize(
+    ("bits", "got"), [(0x7FC0, "NaN"), (0xFF81, "NaN"), (0x7F80, "Inf"), (0xFF80, "Inf")]
+)
+def test_scales_that_are_not_finite_under_a_right_checksum(
+    copy: Path, name: str, at: int, message: str, bits: int, got: str
+) -> None:
+    manifest = Pack.open(copy).manifest
+    entry = manifest.blobs[name]
+    raw = bytearray((copy / entry.file).read_bytes())
+    raw[entry.offset + at : entry.offset + at + 2] = bits.to_bytes(2, "little")
+    (copy / entry.file).write_bytes(raw)
+    blob = raw[entry.offset : entry.offset + entry.bytes]
+    digests = {"sha256": hashlib.sha256(blob).hexdigest(), "xxh3": xxhash.xxh3_128(blob).hexdigest()}
+    _edit(copy, lambda document: document["blobs"][name].update(digests))
+    found = Pack.open(copy)
+    expected = rf"{re.escape(name)}: {message}: expected a finite value, got {got} \(0x{bits:04x}\)"
+
+    def read() -> object:
+        return found.expert(1, 2, BACKEND) if "experts" in name else found.matrix(name, BACKEND)
+
+    with pytest.raises(CheckpointError, match=expected):
+        read()
 
 
 def _edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
