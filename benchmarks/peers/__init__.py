@@ -1,4 +1,4 @@
-"""Scripts that run in .venv-peers, and how to find that environment."""
+"""Scripts that run in .venv-peers or, of vLLM, in .venv-vllm, and how to find those environments."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def python() -> str:
     """The peers' interpreter (COLIBRI_PEERS_PYTHON, else .venv-peers). Raises FileNotFoundError with the command
     that makes it."""
-    path = Path(os.environ.get("COLIBRI_PEERS_PYTHON", ROOT / ".venv-peers" / "bin" / "python"))
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is missing: run `make peers`")
-    return str(path)
+    return _found("COLIBRI_PEERS_PYTHON", ".venv-peers")
+
+
+def vllm_python() -> str:
+    """vLLM's interpreter (COLIBRI_VLLM_PYTHON, else .venv-vllm): it pins other releases of what the peers share.
+    Raises as `python` does."""
+    return _found("COLIBRI_VLLM_PYTHON", ".venv-vllm")
 
 
 def script(name: str) -> str:
@@ -24,3 +27,10 @@ def script(name: str) -> str:
 def with_client() -> dict[str, str]:
     """Environment in which the peers' interpreter finds colibri.client: it needs gRPC and protobuf, nothing native."""
     return {**os.environ, "PYTHONPATH": str(ROOT / "typings")}
+
+
+def _found(variable: str, folder: str) -> str:
+    path = Path(os.environ.get(variable, ROOT / folder / "bin" / "python"))
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing: run `make peers`")
+    return str(path)

@@ -26,7 +26,7 @@ CONFIG_VARIABLE = "COLIBRI_CONFIG"
 NONE = "none"
 #: Variables that are read elsewhere, and the beginnings of those that tests and benchmarks read.
 OTHER_VARIABLES = ("COLIBRI_HOME", "COLIBRI_ISA", "COLIBRI_CPU_CLAIMS", CONFIG_VARIABLE)
-_DEVELOPERS = ("COLIBRI_TEST_", "COLIBRI_PEERS_")
+_DEVELOPERS = ("COLIBRI_TEST_", "COLIBRI_BENCH_", "COLIBRI_PEERS_", "COLIBRI_VLLM_", "COLIBRI_LLAMA_")
 # Kubernetes gives every pod such variables for each service; one of them may be called colibri.
 _SERVICE_LINK = re.compile(
     r"COLIBRI(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"

@@ -125,6 +125,7 @@ def test_variables_of_other_verbs_and_of_other_things_are_let_be(monkeypatch: py
         "COLIBRI_PORT",
         "COLIBRI_PORT_50051_TCP_ADDR",
         "COLIBRI_TEST_SEED",
+        "COLIBRI_BENCH_MODELS",  # read by benchmarks, whose commands have it, too
     ):
         monkeypatch.setenv(name, "x")
     assert parse("inspect", "m").workers == 2
