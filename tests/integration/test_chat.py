@@ -127,10 +127,11 @@ def test_a_server_that_hangs_holds_nobody(served: Serving) -> None:
         served.process.send_signal(signal.SIGSTOP)
         try:
             begun = time.monotonic()
-            terminal.type(CTRL_C)
-            time.sleep(0.5)  # two signals at once are one
-            terminal.type(CTRL_C)
-            assert terminal.end() == 130
+            # The second one leaves; a third is for an interrupt that CPython drops, as it does within a callback.
+            while terminal.process.poll() is None and time.monotonic() - begun < 4:
+                terminal.type(CTRL_C)
+                time.sleep(0.5)  # two signals at once are one
+            assert terminal.end(10) == 130
             assert time.monotonic() - begun < 5
         finally:
             served.process.send_signal(signal.SIGCONT)
