@@ -50,7 +50,7 @@ class LaunchOptions:
     memory: bytes that a worker's experts may take (None: any). allow_faults: workers let themselves be made to
     misbehave. allow_cross_node: its CPUs and memory may lie on different NUMA nodes. networks: by worker, those that
     run in a network namespace of their own.
-    gpu_block_size, dma_buffer_size: of workers whose place has a GPU (None: as they have it).
+    gpu_block_size, dma_buffer_size, int4_on: of workers whose place has a GPU (None: as they have it).
     tls: None: in clear; insecure: in clear even where other machines reach them.
     """
 
@@ -76,6 +76,7 @@ class LaunchOptions:
     insecure: bool = False
     gpu_block_size: int | None = None
     dma_buffer_size: int | None = None
+    int4_on: str | None = None
 
     @property
     def channel(self) -> ChannelSecurity:
@@ -167,11 +168,15 @@ def worker_command(
 def _on_gpu(options: LaunchOptions, pin: WorkerPlace) -> list[str]:
     if not pin.gpu:
         return []
-    sizes = (("gpu-block-size", options.gpu_block_size), ("dma-buffer-size", options.dma_buffer_size))
+    given = (
+        ("gpu-block-size", options.gpu_block_size),
+        ("dma-buffer-size", options.dma_buffer_size),
+        ("int4-on", options.int4_on),
+    )
     # By its address: numbers depend on what is visible to a process.
     return [
         f"--device=cuda:{pin.gpu}",
-        *(f"--{name}={value}" for name, value in sizes if value is not None),
+        *(f"--{name}={value}" for name, value in given if value is not None),
     ]
 
 

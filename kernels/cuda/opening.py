@@ -59,6 +59,15 @@ def require_cuda() -> None:
     require_driver(import_cupy())
 
 
+def may_use(address: str) -> bool:
+    """Whether this process can use the card at an address of the PCI bus."""
+    try:
+        device_at(address)
+    except DeviceError:
+        return False
+    return True
+
+
 def family_at(address: str) -> str:
     """Instruction family of the card at an address of the PCI bus, as its numerics id names it. Raises DeviceError."""
     return family_of(device_architecture(device_at(address)))

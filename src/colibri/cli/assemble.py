@@ -14,15 +14,15 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from colibri.cli.cluster_options import ClusterOptions
 from colibri.cli.compute_mode import choose_mode
 from colibri.cli.deployment import Deployment
-from colibri.cli.devices import experts_kind, settle_devices
-from colibri.cli.launchers import make_launcher
+from colibri.cli.devices import Machine, check_int4, experts_kind, settle_devices
+from colibri.cli.launchers import gpu_workers, make_launcher
 from colibri.cli.phases import Phases
 from colibri.cli.pinning_options import CPU, PinningOptions
 from colibri.cli.places import Places
@@ -47,7 +47,15 @@ from colibri.expert_service.execute import run_units
 from colibri.expert_service.store import WeightStore
 from colibri.kernels.api import Backend, ComputeMode, GatePrecision, PackedLinear
 from colibri.kernels.factory import make_backend
-from colibri.models.model import Model, engine_numerics, expert_bytes, expert_numerics, load_gate, open_model
+from colibri.models.model import (
+    Model,
+    engine_numerics,
+    expert_bytes,
+    expert_numerics,
+    formats,
+    load_gate,
+    open_model,
+)
 from colibri.models.tokenizer import TOKENIZER_NAME, Tokenizer
 from colibri.numerics import ExpertNumerics
 from colibri.placement import Directory, Membership, spread
@@ -65,10 +73,10 @@ from colibri.wire.limits import FrameLimits
 @dataclass(frozen=True, slots=True)
 class DeploymentOptions:
     """As on the command line. model: a folder, or the URL of a pack. None: decided from the model (compute_mode) or the
-    machine (threads)."""
+    machine (threads; workers: one for each GPU where they have GPUs, else usual_workers)."""
 
     model: Path | str
-    workers: int
+    workers: int | None
     replicas: int = 1
     compute_mode: str | None = None
     router_precision: str = "fp32"
@@ -79,6 +87,7 @@ class DeploymentOptions:
     engine: EngineOptions = field(default_factory=EngineOptions)
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     pinning: PinningOptions = field(default_factory=PinningOptions)
+    usual_workers: int = 2
 
 
 def assemble(
@@ -91,33 +100,40 @@ def assemble(
     """
     ray = options.cluster.ray
     topology = discover()
-    settled = settle_devices(
-        options.pinning, options.workers, options.backend, topology.gpus, on_ray=ray is not None, log=log
+    devices = settle_devices(
+        options.pinning,
+        options.workers,
+        options.usual_workers,
+        options.backend,
+        Machine(topology.gpus, elsewhere=None if ray is None else partial(gpu_workers, ray, log)),
+        log,
     )
+    settled, workers = devices.pinning, devices.workers
+    topology = replace(topology, gpus=devices.gpus)
     model = open_model(options.model)
     config = model.config
     tokenizer = Tokenizer.load(model.folder, config) if (model.folder / TOKENIZER_NAME).exists() else None
     mode = choose_mode(model, options.compute_mode, log)
     precision = _precision(options.router_precision, options.backend)
-    if options.replicas > max(options.workers, 1):
-        raise ConfigError(
-            "--replicas", f"at most {options.workers} (the number of workers)", options.replicas
-        )
+    if options.replicas > max(workers, 1):
+        raise ConfigError("--replicas", f"at most {workers} (the number of workers)", options.replicas)
+    int4_on = options.cluster.gpu.get("int4_on")
+    check_int4(int4_on, settled.devices, formats(model, mode)[0].name)
     # On other hosts the workers settle their own places.
     pinning = settled if ray is None else PinningOptions()
     places = _places(options.backend, options.threads, pinning, log, topology)
-    plan = places.first(options.workers if ray is None else 0)
-    experts = experts_kind(settled, plan.workers, options.backend, options.cluster.experts_on)
+    plan = places.first(workers if ray is None else 0)
+    experts = experts_kind(settled, plan.workers, options.backend, options.cluster.experts_on, int4_on)
     numerics = engine_numerics(model, experts[0], mode, precision.value, experts[1])
     phases.mark("checkpoint")
 
     with contextlib.ExitStack() as undo:
         launcher = manager = None
-        if options.workers:
+        if workers:
             placement = spread(
                 config.layers,
                 config.experts,
-                [f"w{index}" for index in range(options.workers)],
+                [f"w{index}" for index in range(workers)],
                 options.replicas,
             )
             launcher = make_launcher(
@@ -149,7 +165,7 @@ def assemble(
             launcher.spawn()
             directory = launcher.directory
             if plan.oversubscribed:
-                log(f"OVERSUBSCRIBED: {options.workers} workers share {len(plan.coordinator_cpus)} CPUs")
+                log(f"OVERSUBSCRIBED: {workers} workers share {len(plan.coordinator_cpus)} CPUs")
         else:
             placement = spread(config.layers, config.experts, ["local"])
             directory = Directory(Membership(placement, {}))

@@ -28,7 +28,7 @@ RESTART_PAUSE_S = 10.0
 class ClusterOptions:
     """memory: bytes of experts per worker (None: any); networks: by worker, those in network namespaces; tls,
     insecure: as LaunchOptions has them;
-    gpu: sizes of workers on a GPU, by their names in LaunchOptions; experts_on: 'cuda/FAMILY' of GPUs on other hosts;
+    gpu: options of workers on a GPU, by their names in LaunchOptions; experts_on: 'cuda/FAMILY' of GPUs on other hosts;
     restart_pause_s: longest one before a dead worker's next life; ray: who places workers, None: this machine;
     rebalance: when experts are moved by load."""
 
@@ -147,7 +147,7 @@ def ray_options(args: argparse.Namespace) -> RayOptions | None:
                 option = f"--{name.replace('_', '-')}"
                 raise ConfigError(option, "--launcher ray beside it", getattr(args, name))
         return None
-    if args.workers == 0:
+    if getattr(args, "workers", None) == 0:
         raise ConfigError("--workers", "1 or more, with --launcher ray", args.workers)
     if hasattr(args, "worker_netns"):
         raise ConfigError("--worker-netns", "--launcher local beside it", args.worker_netns[0])

@@ -64,13 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "used; a GPU has an expert_numerics_id of its own",
     )
     add_gpu(parser)
-    parser.add_argument(
-        "--int4-on",
-        choices=("gpu", "cpu"),
-        default=argparse.SUPPRESS,
-        help="where a GPU's int4 experts are dequantised: gpu, in its kernel (the default), or cpu, into pinned "
-        "memory, so that they compute as bf16 ones: other bits, and +int4-cpu in the expert_numerics_id",
-    )
     add_server_security(parser, tokens=False)
     parser.add_argument(
         "--yielding-start",
@@ -125,7 +118,6 @@ def run(args: argparse.Namespace) -> int:
         threads=place.threads if args.backend == "cpu" else args.cpu_threads,
         device=device,
         **gpu_options(args, args.device, on_gpu=device != "cpu" or args.device == "auto"),
-        int4_on=getattr(args, "int4_on", None),
         cpus=place.cpus,
         numa_node=place.numa_node,
         oversubscribed=place.oversubscribed,

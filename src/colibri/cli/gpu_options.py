@@ -1,4 +1,4 @@
-"""Options of workers on a GPU, that change no bit of a result.
+"""Options of workers on a GPU. Sizes change no bit of a result; what dequantises int4 experts does.
 
 Kept light: `colibri expert` reads them before anything heavy may be imported."""
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-GPU_OPTIONS = ("gpu_block_size", "dma_buffer_size")
+GPU_OPTIONS = ("gpu_block_size", "dma_buffer_size", "int4_on")
 
 
 def add_gpu(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +24,13 @@ def add_gpu(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         metavar="BYTES",
         help="pinned memory through which weights go to the GPU (default: 67108864)",
+    )
+    parser.add_argument(
+        "--int4-on",
+        choices=("gpu", "cpu"),
+        default=argparse.SUPPRESS,
+        help="where a GPU's int4 experts are dequantised: gpu, in its kernel (the default), or cpu, into pinned "
+        "memory, so that they compute as bf16 ones: other bits, and +int4-cpu in the expert_numerics_id",
     )
 
 

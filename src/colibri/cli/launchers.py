@@ -14,6 +14,18 @@ from colibri.cluster.ray.options import RayOptions, Seating
 from colibri.placement import Placement
 
 
+def gpu_workers(ray: RayOptions, log: Callable[[str], None]) -> int:
+    """How many workers could have a GPU of their own on Ray's hosts. Raises ColibriError where none could in time."""
+    from colibri.cluster.ray.gpus import count_gpu_workers
+    from colibri.cluster.ray.session import connect, living_nodes
+
+    leave = connect(ray.address)
+    try:
+        return count_gpu_workers(ray, living_nodes, log)
+    finally:
+        leave()
+
+
 def make_launcher(
     ray: RayOptions | None,
     options: LaunchOptions,

@@ -69,10 +69,11 @@ def add_deployment(parser: argparse.ArgumentParser, workers: int, *, share: bool
     parser.add_argument(
         "--workers",
         type=integer(0, 256),
-        default=workers,
+        default=argparse.SUPPRESS,
         metavar="N",
-        help="expert workers; 0: none, all in this process",
+        help=f"expert workers; 0: none, all in this process (default: {workers}; on GPUs by --device, one for each)",
     )
+    parser.set_defaults(usual_workers=workers)
     parser.add_argument(
         "--replicas",
         type=integer(1, 16),
@@ -152,7 +153,8 @@ def deployment_options(args: argparse.Namespace, model: Path | str) -> Deploymen
     )
     return DeploymentOptions(
         model=model,
-        workers=args.workers,
+        workers=getattr(args, "workers", None),
+        usual_workers=args.usual_workers,
         replicas=args.replicas,
         compute_mode=getattr(args, "compute_mode", None),
         router_precision=args.router_precision,

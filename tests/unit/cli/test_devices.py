@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from colibri.cli.cluster_options import cluster_options
-from colibri.cli.devices import experts_kind, settle_devices
+from colibri.cli.devices import Machine, Settled, check_int4, experts_kind, settle_devices
 from colibri.cli.pinning_options import PinningOptions, pinning_options
 from colibri.cli.places import Places
 from colibri.cli.verbs import build_parser
@@ -32,18 +32,23 @@ def no_driver() -> None:
     raise DeviceError("driver: expected one, got none")
 
 
+def sm90(address: str) -> str:
+    return "mma-sm90"
+
+
 def settle(
     options: PinningOptions,
-    workers: int = 2,
+    workers: int | None = 2,
     *,
     backend: str = "cpu",
     gpus: tuple[Gpu, ...] = GPUS,
-    on_ray: bool = False,
+    elsewhere: Callable[[], int] | None = None,
     require: Callable[[], None] = usable,
-) -> tuple[PinningOptions, list[str]]:
+    may_use: Callable[[str], bool] = lambda address: True,
+) -> tuple[Settled, list[str]]:
     said: list[str] = []
-    found = settle_devices(options, workers, backend, gpus, on_ray=on_ray, log=said.append, require=require)
-    return found, said
+    machine = Machine(gpus, require, may_use, elsewhere)
+    return settle_devices(options, workers, 2, backend, machine, said.append), said
 
 
 def places_of(tree: MachineTree, workers: int, *devices: str, share: bool = False) -> list[WorkerPlace]:
@@ -127,23 +132,59 @@ def test_a_machine_without_a_gpu(tmp_path: Path) -> None:
 
 
 def test_a_worker_is_told_the_address_of_its_gpu(tmp_path: Path) -> None:
-    options = LaunchOptions(tmp_path, "bf16", dma_buffer_size=1 << 20)
+    options = LaunchOptions(tmp_path, "bf16", dma_buffer_size=1 << 20, int4_on="cpu")
     place = WorkerPlace(1, (4,), 1, False, "0000:ca:00.0")
     found = set(worker_command(options, "w0", 1, tmp_path / "s", place))
     assert {"--device=cuda:0000:ca:00.0", "--dma-buffer-size=1048576", "--numa-node=1"} <= found
+    assert "--int4-on=cpu" in found
     assert not any("block-size" in word for word in found)
     plain = worker_command(options, "w0", 1, tmp_path / "s", WorkerPlace(1, (4,), 1, False))
-    assert not any(word.startswith(("--device", "--dma")) for word in plain)
+    assert not any(word.startswith(("--device", "--dma", "--int4")) for word in plain)
 
 
 def test_auto_is_decided_and_said() -> None:
     auto = PinningOptions(devices=("auto",))
-    assert settle(auto)[0].devices == ("cuda",)
+    assert settle(auto)[0].pinning.devices == ("cuda",)
     found, said = settle(auto, require=no_driver)
-    assert (found.devices, said) == (("cpu",), ["device auto: the CPU (driver: expected one, got none)"])
+    assert found.pinning.devices == ("cpu",)
+    assert said == ["device auto: the CPU (driver: expected one, got none)"]
     found, said = settle(auto, 3)
-    assert found.devices == ("cpu",)
+    assert found.pinning.devices == ("cpu",)
     assert "one for each of 3 workers, got 2" in said[0]
+
+
+def test_one_worker_for_each_gpu_unless_told() -> None:
+    on_gpu, auto = PinningOptions(devices=("cuda",)), PinningOptions(devices=("auto",))
+    four = tuple(Gpu(f"0000:{number}7:00.0", 0) for number in range(1, 5))
+    assert settle(on_gpu, None, gpus=four) == (
+        Settled(on_gpu, 4, four),
+        ["workers: 4, one for each GPU"],
+    )
+    found, said = settle(auto, None, gpus=four)
+    assert (found.pinning.devices, found.workers) == (("cuda",), 4)
+    assert said == ["device auto: cuda; workers: 4, one for each GPU"]
+    assert settle(on_gpu, 3, gpus=four)[0].workers == 3
+    assert settle(PinningOptions(devices=("cuda:1",)), None)[0].workers == 1
+    assert settle(PinningOptions(devices=("cuda:1", "cuda", "cuda:0")), None, gpus=four)[0].workers == 3
+    found, said = settle(auto, None, gpus=())
+    assert (found.pinning.devices, found.workers) == (("cpu",), 2)
+    assert "GPUs: expected one for each of 1 workers, got 0" in said[0]
+    assert settle(auto, None, require=no_driver)[0].workers == 2
+    assert settle(PinningOptions(), None)[0].workers == 2
+    assert settle(on_gpu, None, elsewhere=lambda: 7)[0].workers == 7
+    assert settle(PinningOptions(), None, elsewhere=lambda: 7)[0].workers == 2
+
+
+def test_only_cards_that_this_process_may_use_count() -> None:
+    """As in a container, which shows the whole bus."""
+    on_gpu = PinningOptions(devices=("cuda",))
+    found, _ = settle(on_gpu, None, may_use=lambda address: address == GPUS[1].address)
+    assert (found.workers, found.gpus) == (1, GPUS[1:])
+    with pytest.raises(
+        ConfigError,
+        match="--device: expected a GPU that this process may use, got none of the 2 on the PCI bus",
+    ):
+        settle(on_gpu, None, may_use=lambda address: False)
 
 
 def test_what_cannot_be_had_is_said_at_once() -> None:
@@ -160,24 +201,48 @@ def test_what_cannot_be_had_is_said_at_once() -> None:
         settle(PinningOptions(devices=("cuda:0", "cuda:1")), 3)
     for devices in (("cuda:0",), ("auto",)):
         with pytest.raises(ConfigError, match="--device: expected cpu or cuda with --launcher ray"):
-            settle(PinningOptions(devices=devices), on_ray=True)
-    assert settle(on_gpu, on_ray=True, require=no_driver)[0] == on_gpu, "other hosts' workers find out"
+            settle(PinningOptions(devices=devices), elsewhere=lambda: 1)
+    found, _ = settle(on_gpu, elsewhere=lambda: 1, require=no_driver)
+    assert found.pinning == on_gpu, "other hosts' workers find out"
 
 
 def test_the_numerics_that_workers_must_have() -> None:
     on_gpu = PinningOptions(devices=("cuda",))
     places = [WorkerPlace(gpu.node, (gpu.node,), 1, False, gpu.address) for gpu in GPUS]
     assert experts_kind(PinningOptions(), places, "reference", None) == ("reference", "any")
-    assert experts_kind(on_gpu, places, "cpu", None, lambda address: "mma-sm90") == ("cuda", "mma-sm90")
+    assert experts_kind(on_gpu, places, "cpu", None, None, sm90) == ("cuda", "mma-sm90")
     assert experts_kind(on_gpu, [], "cpu", "cuda/simt") == ("cuda", "simt")
+    for asked in (None, "cuda/mma-sm90", "cuda/mma-sm90+int4-cpu"):
+        found = experts_kind(on_gpu, places, "cpu", asked, "cpu", sm90)
+        assert found == ("cuda", "mma-sm90+int4-cpu")
+    assert experts_kind(on_gpu, [], "cpu", "cuda/simt", "cpu") == ("cuda", "simt+int4-cpu")
+    with pytest.raises(
+        ConfigError,
+        match=r"--experts-on: expected cuda/simt without --int4-on cpu beside it, got cuda/simt\+int4-cpu",
+    ):
+        experts_kind(on_gpu, [], "cpu", "cuda/simt+int4-cpu", "gpu")
     with pytest.raises(ConfigError, match=r"--experts-on: expected cuda/FAMILY .* got none"):
         experts_kind(on_gpu, [], "cpu", None)
     with pytest.raises(ConfigError, match=r"--experts-on: expected cuda/mma-sm90, .* got cuda/mma-sm80"):
-        experts_kind(on_gpu, places, "cpu", "cuda/mma-sm80", lambda address: "mma-sm90")
+        experts_kind(on_gpu, places, "cpu", "cuda/mma-sm80", None, sm90)
     with pytest.raises(ConfigError, match="--experts-on: expected --device cuda beside it"):
         experts_kind(PinningOptions(), places, "cpu", "cuda/simt")
     families = {GPUS[0].address: "mma-sm80", GPUS[1].address: "mma-sm90"}
     with pytest.raises(
         ConfigError, match=r"GPUs of one family, .* got mma-sm80 at 0000:17:00.0, mma-sm90 at 0000:ca:00.0"
     ):
-        experts_kind(on_gpu, places, "cpu", None, families.__getitem__)
+        experts_kind(on_gpu, places, "cpu", None, None, families.__getitem__)
+
+
+def test_int4_on_where_it_would_do_nothing() -> None:
+    check_int4(None, ("cpu",), "bf16")
+    check_int4("cpu", ("cuda",), "int4g64")
+    with pytest.raises(
+        ConfigError, match="--int4-on: expected a GPU by --device, got auto, which is the CPU here"
+    ):
+        check_int4("cpu", ("cpu",), "int4g64")
+    with pytest.raises(ConfigError, match="--int4-on: expected a pack of int4 experts, got bf16 experts"):
+        check_int4("cpu", ("cuda",), "bf16")
+    args = build_parser().parse_args(["serve", "m", "--config=none", "--int4-on=cpu"])
+    with pytest.raises(ConfigError, match="--int4-on: expected a GPU by --device, got cpu"):
+        cluster_options(args)

@@ -32,7 +32,7 @@ OF_THE_SERVER = ("help", "model", "config", "listen", "grace", "json", "router_m
 #: Refused without it: test_cluster_options.py.
 WITH_RAY = ("ray_address", "spread", "place_timeout")
 #: Refused without a GPU: test_devices.py.
-WITH_GPU = ("gpu_block_size", "dma_buffer_size", "experts_on")
+WITH_GPU = ("gpu_block_size", "dma_buffer_size", "int4_on", "experts_on")
 #: Of both, read together: tests/unit/cli/test_security_options.py.
 SECURITY = (
     "tls_cert",
