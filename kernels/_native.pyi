@@ -1,4 +1,4 @@
-"""CPU kernels. Used through colibri.kernels.cpu.backend only."""
+"""CPU kernels. Used through colibri.kernels.cpu only."""
 
 from collections.abc import Sequence
 
@@ -13,6 +13,11 @@ def alloc(bytes: int) -> numpy.typing.NDArray[numpy.uint8]:
 
 def supported_isas() -> list[str]:
     """Instruction paths that this machine runs, best first."""
+
+def first_not_finite_scale(data: object, dtype: str, n: int, k: int, group: int) -> int:
+    """
+    Of a packed matrix: (panel * groups + group) * 32 + column of the first scale in the order of the data that is NaN or Inf, or -1.
+    """
 
 class Backend:
     def __init__(self, threads: int = 1, isa: str | None = None, cpus: Sequence[int] | None = None, distrust_special_instructions: bool = False) -> None: ...

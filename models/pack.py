@@ -30,7 +30,7 @@ from colibri.models.pack_plan import (
     part_name,
     plan_files,
 )
-from colibri.models.pack_scales import check_expert_scales, check_linear_scales
+from colibri.models.pack_scales import ScaleLook
 from colibri.models.safetensors_file import SafetensorsFile
 from colibri.models.shards import listed
 
@@ -124,10 +124,9 @@ class Pack:
         if not isinstance(content, ExpertBlob):
             raise InvalidInput(blob.name, "an expert", type(content).__name__)
         kind = content.format
-        data = self._read(blob, backend)
-        packed = PackedExpert(kind.dtype, content.hidden, content.ffn, data, kind.group)
-        if kind.quantised:
-            check_expert_scales(packed, f"{self.folder}: {blob.name}")
+        whole = backend.allocate(blob.nbytes)
+        packed = PackedExpert(kind.dtype, content.hidden, content.ffn, whole[: blob.used], kind.group)
+        self._fill(whole, blob, packed)
         return packed
 
     def matrix(self, name: str, backend: Backend) -> PackedLinear:
@@ -137,8 +136,9 @@ class Pack:
         if not isinstance(content, MatrixBlob):
             raise InvalidInput(name, "a matrix", type(content).__name__)
         kind = content.format
-        packed = PackedLinear(kind.dtype, content.n, content.k, self._read(blob, backend), kind.group)
-        check_linear_scales(packed, f"{self.folder}: {name}")
+        whole = backend.allocate(blob.nbytes)
+        packed = PackedLinear(kind.dtype, content.n, content.k, whole[: blob.used], kind.group)
+        self._fill(whole, blob, packed)
         return packed
 
     def vector(self, name: str, backend: Backend) -> F32:
@@ -146,7 +146,9 @@ class Pack:
         blob = self._blobs[name]
         if not isinstance(blob.content, VectorBlob):
             raise InvalidInput(name, "a vector", type(blob.content).__name__)
-        return self._read(blob, backend).view(np.float32)
+        whole = backend.allocate(blob.nbytes)
+        self._fill(whole, blob, None)
+        return whole[: blob.used].view(np.float32)
 
     @property
     def fetched(self) -> int:
@@ -163,18 +165,27 @@ class Pack:
         self._check_layer(layer)
         return self.matrix(part_name(layer, "gate"), backend)
 
-    def _read(self, blob: PlannedBlob, backend: Backend) -> NDArray[np.uint8]:
-        whole = backend.allocate(blob.nbytes)
+    def _fill(
+        self, whole: NDArray[np.uint8], blob: PlannedBlob, packed: PackedLinear | PackedExpert | None
+    ) -> None:
+        """packed: what is to lie in `whole`, if that may have scales."""
+        try:
+            look = self._read(whole, blob, packed)
+        except CheckpointError:
+            if not self._files.renew(self.manifest.blobs[blob.name]):
+                raise
+            look = self._read(whole, blob, packed)
+        if look is not None:
+            look.check(f"{self.folder}: {blob.name}")
+
+    def _read(
+        self, whole: NDArray[np.uint8], blob: PlannedBlob, packed: PackedLinear | PackedExpert | None
+    ) -> ScaleLook | None:
+        look = None if packed is None else ScaleLook(packed)
         entry = self.manifest.blobs[blob.name]
         path, offset = self._files.locate(blob.name, entry)
-        try:
-            read_blob(path, blob.name, offset, entry.xxh3, whole)
-        except CheckpointError:
-            if not self._files.renew(entry):
-                raise
-            path, offset = self._files.locate(blob.name, entry)
-            read_blob(path, blob.name, offset, entry.xxh3, whole)
-        return whole[: blob.used]
+        read_blob(path, blob.name, offset, entry.xxh3, whole, None if look is None else look.upto)
+        return look
 
     def _check_layer(self, layer: int) -> None:
         if not 0 <= layer < self.config.layers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,11 @@ from colibri.models.json_file import open_regular
 _CHUNK = 1 << 20
 
 
-def read_blob(path: Path, name: str, offset: int, xxh3: str, into: NDArray[np.uint8]) -> None:
-    """Fills `into` (all of the blob) from `offset` of the file. Raises CheckpointError for a file that ends before, an
+def read_blob(
+    path: Path, name: str, offset: int, xxh3: str, into: NDArray[np.uint8], come: Callable[[int], None] | None
+) -> None:
+    """Fills `into` (all of the blob) from `offset` of the file; come(n) is called when its first n bytes have come, as
+    they are stored: not known yet to be right. Raises CheckpointError for a file that ends before, an
     error of the disk, or another checksum than `xxh3`; the content of `into` is void then."""
     where = f"{path}: {name}"
     digest = xxhash.xxh3_128()
@@ -37,6 +41,8 @@ def read_blob(path: Path, name: str, offset: int, xxh3: str, into: NDArray[np.ui
                     where, "bytes", str(into.nbytes), f"{begin + got}, then the file's end"
                 )
             digest.update(chunk)
+            if come is not None:
+                come(begin + got)
     if digest.hexdigest() != xxh3:
         got_hex = f"{digest.hexdigest()}: the file is damaged or not whole; make or fetch it anew"
         raise CheckpointError.of(where, "xxh3", xxh3, got_hex)

@@ -3,51 +3,79 @@ whom is not known; numbers of 8 and 4 bits need no such look, and plain formats 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from colibri.errors import CheckpointError
 from colibri.kernels.api import PANEL, PackedExpert, PackedLinear
+from colibri.kernels.cpu.scales import first_not_finite_scale
 from colibri.kernels.reference.packing import expert_matrices, packed_linear_bytes
 from colibri.models.finite import spelt
 
 #: Half a panel: gate and up rows alternate in runs of this many.
 _RUN = PANEL // 2
-_NOT_FINITE, _NEGATIVE_NOT_FINITE = 0x7F80, 0xFF80
 
 
-def check_linear_scales(matrix: PackedLinear, where: str) -> None:
-    """Raises CheckpointError naming `where`, row and group of the first scale that is NaN or Inf."""
-    found = _first(matrix)
-    if found is not None:
-        row, group, bits = found
-        raise CheckpointError.of(where, f"scale [{row}, {group}]", "a finite value", spelt(bits, "bf16"))
+@dataclass(slots=True)
+class _Part:
+    """A matrix from byte `begin` of the blob on, of which `panels` were looked at."""
+
+    name: str
+    matrix: PackedLinear
+    begin: int
+    panel_bytes: int
+    panels: int = 0
 
 
-def check_expert_scales(expert: PackedExpert, where: str) -> None:
-    """As check_linear_scales, naming the matrix of the expert, too."""
-    both, down = expert_matrices(expert)
-    found = _first(both)
-    if found is not None:
-        row, group, bits = found
-        panel, column = divmod(row, PANEL)
-        name, row = "up" if column >= _RUN else "gate", panel * _RUN + column % _RUN
+class ScaleLook:
+    """Looks at the scales of one blob as its bytes come, in their order, while these are in the core's cache: they lie
+    scattered, and fetching them from memory once more took a twentieth of a load."""
+
+    def __init__(self, content: PackedLinear | PackedExpert) -> None:
+        if isinstance(content, PackedExpert):
+            named = list(zip(("both", "down"), expert_matrices(content), strict=True))
+        else:
+            named = [("", content)]
+        self._parts: list[_Part] = []
+        self._found: tuple[str, int, int, int] | None = None
+        begin = 0
+        for name, matrix in named if content.group else ():
+            panel = packed_linear_bytes(matrix.dtype, PANEL, matrix.k, matrix.group)
+            self._parts.append(_Part(name, matrix, begin, panel))
+            begin += matrix.data.nbytes
+
+    def upto(self, end: int) -> None:
+        """The first `end` bytes have come."""
+        for part in self._parts:
+            whole = min(max(end - part.begin, 0), part.matrix.data.nbytes) // part.panel_bytes
+            if whole > part.panels and self._found is None:
+                self._found = _first(part, whole)
+            part.panels = max(whole, part.panels)
+
+    def check(self, where: str) -> None:
+        """Raises CheckpointError naming `where`, matrix, row and group of the first scale that is NaN or Inf."""
+        if self._found is None:
+            return
+        name, row, group, bits = self._found
+        if name == "both":
+            panel, column = divmod(row, PANEL)
+            name, row = "up" if column >= _RUN else "gate", panel * _RUN + column % _RUN
         at = f"scale [{row}, {group}]"
-        raise CheckpointError.of(f"{where}: {name}", at, "a finite value", spelt(bits, "bf16"))
-    check_linear_scales(down, f"{where}: down")
+        raise CheckpointError.of(
+            f"{where}: {name}" if name else where, at, "a finite value", spelt(bits, "bf16")
+        )
 
 
-def _first(matrix: PackedLinear) -> tuple[int, int, int] | None:
-    """(row, group, bits) of the first scale in the order of the data that is not finite."""
-    if not matrix.group:
+def _first(part: _Part, end: int) -> tuple[str, int, int, int] | None:
+    """(name, row, group, bits) of the first scale in panels part.panels to `end` that is not finite."""
+    matrix = part.matrix
+    data = matrix.data[part.panels * part.panel_bytes : end * part.panel_bytes]
+    rows = (end - part.panels) * PANEL
+    found = first_not_finite_scale(PackedLinear(matrix.dtype, rows, matrix.k, data, matrix.group))
+    if found is None:
         return None
-    panel = packed_linear_bytes(matrix.dtype, PANEL, matrix.k, matrix.group)
+    row, group = found
     whole_group = packed_linear_bytes(matrix.dtype, PANEL, matrix.group, matrix.group)
-    shape = (-(-matrix.n // PANEL), -(-matrix.k // matrix.group))
-    # One copy in lines of the cache, then whole vectors: five times as quick as looking at them where they are.
-    lines = np.ndarray(shape, f"V{2 * PANEL}", matrix.data, 0, (panel, whole_group))
-    scales = np.ascontiguousarray(lines).reshape(-1).view(np.uint16)
-    if scales.view(np.int16).max() < _NOT_FINITE and scales.max() < _NEGATIVE_NOT_FINITE:
-        return None
-    first = int(np.flatnonzero((scales & _NOT_FINITE) == _NOT_FINITE)[0])
-    at, group, column = (int(i) for i in np.unravel_index(first, (*shape, PANEL)))
-    return at * PANEL + column, group, int(scales[first])
+    at = row // PANEL * part.panel_bytes + group * whole_group + row % PANEL * 2
+    return part.name, part.panels * PANEL + row, group, int(data[at : at + 2].view(np.uint16)[0])

@@ -7,6 +7,7 @@
 
 #include "dispatch.h"
 #include "ops.h"
+#include "scales.h"
 
 namespace {
 
@@ -16,10 +17,15 @@ using namespace colibri;
 }  // namespace
 
 NB_MODULE(_native, m) {
-  m.doc() = "CPU kernels. Used through colibri.kernels.cpu.backend only.";
+  m.doc() = "CPU kernels. Used through colibri.kernels.cpu only.";
   m.def("alloc", &new_bytes, nb::arg("bytes"), nb::sig("def alloc(bytes: int) -> numpy.typing.NDArray[numpy.uint8]"),
         "Zeroed bytes, 64-byte aligned; from 1 MiB on, whole 2 MiB pages advised to be huge.");
   m.def("supported_isas", &supported_isas, "Instruction paths that this machine runs, best first.");
+  m.def("first_not_finite_scale", &first_not_finite_scale, nb::arg("data"), nb::arg("dtype"), nb::arg("n"), nb::arg("k"),
+        nb::arg("group"),
+        nb::sig("def first_not_finite_scale(data: object, dtype: str, n: int, k: int, group: int) -> int"),
+        "Of a packed matrix: (panel * groups + group) * 32 + column of the first scale in the order of the data that is "
+        "NaN or Inf, or -1.");
 
   BackendClass c(m, "Backend");
   c.def(

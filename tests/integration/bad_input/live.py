@@ -133,12 +133,15 @@ def open_fds(pid: int) -> int:
 
 @contextlib.contextmanager
 def live(folder: Path, *options: str) -> Iterator[Live]:
-    """`folder`: an empty one, for the model and the sockets."""
+    """`folder`: an empty one, for the model and the sockets. Nothing moves experts: the frames name an epoch, which a
+    move would end."""
     model = good(folder / "model")
     with deployed(model, 0) as oracle:
         expected = answer(oracle, PROMPT, max_tokens=12).receipts
     with (
-        serving(model, folder, "--workers=2", "--link=grpc", "--kv-tokens=8192", *options) as serve,
+        serving(
+            model, folder, "--workers=2", "--link=grpc", "--kv-tokens=8192", "--rebalance=off", *options
+        ) as serve,
         contextlib.closing(Live(serve, folder, model, expected)) as found,
     ):
         yield found
