@@ -3,6 +3,7 @@
 #include "kernel_table.h"
 #include "attention_block_kernels.h"
 #include "attention_row_kernels.h"
+#include "dequantise_kernels.h"
 #include "elementwise_kernels.h"
 #include "embed_kernels.h"
 #include "gate_kernels.h"
@@ -36,6 +37,7 @@ constexpr KernelTable make_table() {
   t.pack_panel = pack_panel;
   t.quant = quant_kernels();
   t.quantise_panel = quantise_panel;
+  t.dequantise_pairs = dequantise_pairs;
   t.add_inplace = add_inplace;
   t.rms_norm_row = rms_norm_row;
   t.embed_row = embed_row;

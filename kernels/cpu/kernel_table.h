@@ -28,9 +28,10 @@ struct KernelTable {
   GemmKernels gemm_f32[kWeightTypes];
   GemmKernels gemm_bf16;
   void (*pack_panel)(const PackPanel& p);
-  // Weights of integers with scales: the product, and making them.
+  // Weights of integers with scales: the product, making them, and int4 as bf16. Needs DAZ + FTZ.
   QuantKernels quant;
   void (*quantise_panel)(const QuantPanel& p);
+  void (*dequantise_pairs)(const DequantPairs& d);
 
   // x[i] += y[i] for i in [0, n)
   void (*add_inplace)(float* x, const float* y, int64_t n);

@@ -8,6 +8,7 @@ constexpr int kMaxGroup = 128;
 // K of a quantised matrix is padded to whole octets; the last group may be shorter than the others.
 constexpr int kOctet = 8;
 constexpr int64_t kScaleBytes = kPanel * 2;  // the bf16 scales at the start of each group of a panel
+constexpr int64_t kPairBytes = kPanel * 4;   // of bf16: two neighbouring elements of K of all columns of a panel
 constexpr int64_t octet_bytes(WeightType t) { return t == kWeightInt8 ? kPanel * kOctet : kPanel * kOctet / 2; }
 // Stored numbers are the weight plus this.
 constexpr int zero_point(WeightType t) { return t == kWeightInt8 ? 128 : 8; }
@@ -64,6 +65,16 @@ struct QuantPanel {
   int group;
   const float* importance;  // [k] in [0, 1], or nullptr: by the weights themselves (int4 only)
   void* out;
+};
+
+// Pairs [begin, end) of K of one panel of int4, as one of bf16 has them.
+struct DequantPairs {
+  const char* panel;   // any alignment
+  int group;
+  int64_t live;        // elements of K from here on are zeros
+  int64_t begin, end;
+  bool stream;         // past the caches, where `out` lies on a 64-byte boundary
+  char* out;
 };
 
 }  // namespace colibri

@@ -5,19 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from colibri.kernels.aligned import aligned_bytes
 from colibri.kernels.api import ComputeMode
-from colibri.kernels.cpu.backend import CpuBackend
+from colibri.kernels.cpu.backend import CpuBackend, supported_isas
 from colibri.kernels.reference import ReferenceBackend
 from colibri.kernels.reference.floats import to_bf16
 from colibri.kernels.reference.quantised import dequantize_linear
 
+ISAS = tuple(supported_isas())
+# What `out` must be as large as to be written past the caches.
+STREAM_BYTES = 4 << 20
 
-@pytest.mark.parametrize("threads", [1, 2])
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("group", [32, 64, 128])
-def test_it_is_the_references(threads: int, group: int) -> None:
+def test_it_is_the_references(isa: str, group: int) -> None:
     rng = np.random.default_rng()
-    backend = CpuBackend(threads)
-    for n in (1, 31, 33, 64):
+    backend = CpuBackend(2, isa=isa)
+    for n in (1, 2, 15, 16, 17, 31, 33, 64):
         for k in (1, 2, 15, 16, 17, 31, 33, 130, 515):
             w = rng.standard_normal((n, k)).astype(np.float32) * np.float32(10.0 ** rng.integers(-38, 3))
             packed = backend.quantize_linear(w, "int4", group)
@@ -30,16 +35,58 @@ def test_it_is_the_references(threads: int, group: int) -> None:
             part = np.full((last - first) * 128, 0xAA, dtype=np.uint8)
             backend.dequantize_pairs(packed.data, n, k, group, k, first, part)
             assert part.tobytes() == right[first * 128 : last * 128].tobytes(), (n, k, first, last)
-            live = int(rng.integers(0, k + 1))
-            values[:, live:] = 0
-            backend.dequantize_pairs(packed.data, n, k, group, live, 0, out)
-            assert out.tobytes() == ReferenceBackend().pack_linear(values, ComputeMode.BF16).data.tobytes()
+            for live in (int(rng.integers(0, k + 1)), 0):
+                values[:, live:] = 0
+                backend.dequantize_pairs(packed.data, n, k, group, live, 0, out)
+                right = ReferenceBackend().pack_linear(values, ComputeMode.BF16).data
+                assert out.tobytes() == right.tobytes(), (n, k, live)
     backend.close()
 
 
-def test_every_number_and_odd_scales() -> None:
-    """All 16 numbers by scales of every kind: the smallest normal, subnormal ones, -0, Inf and NaN."""
+@pytest.mark.parametrize("k", [4096, 4095, 4090])
+def test_every_path_and_way_of_writing_gives_the_same_bytes(k: int) -> None:
+    """What is written past the caches, by one thread and by two, and what is not: too small or off its boundary."""
+    rng = np.random.default_rng()
+    n, group, live = 1050, 64, k - 11
+    panels, pairs = -(-n // 32), -(-k // 2)
+    data = rng.integers(0, 256, panels * (-(-k // group) * 64 + -(-k // 8) * 128), dtype=np.uint8)
+    nbytes = panels * pairs * 128
+    assert nbytes >= 2 * STREAM_BYTES
+    memory = aligned_bytes(nbytes + 128)
+    oracle = CpuBackend(isa="portable")
+    right = np.empty(nbytes, dtype=np.uint8)
+    for first in range(0, panels * pairs, 4000):
+        part = right[first * 128 : (first + 4000) * 128]
+        oracle.dequantize_pairs(data, n, k, group, live, first, part)
+    oracle.close()
+    for isa in ISAS:
+        for threads in (1, 2):
+            backend = CpuBackend(threads, isa=isa)
+            for offset in (0, 1, 32, 64):
+                memory[:] = 0xAA
+                backend.dequantize_pairs(data, n, k, group, live, 0, memory[offset : offset + nbytes])
+                assert memory[offset : offset + nbytes].tobytes() == right.tobytes(), (isa, threads, offset)
+                around = np.delete(memory, slice(offset, offset + nbytes))
+                assert (around == 0xAA).all(), (isa, threads, offset)
+            first = 3
+            out = memory[: nbytes - 128 * 5]
+            backend.dequantize_pairs(data, n, k, group, live, first, out)
+            assert out.tobytes() == right[first * 128 : first * 128 + len(out)].tobytes(), (isa, threads)
+            backend.close()
+
+
+def test_nothing_is_nothing() -> None:
     backend = CpuBackend()
+    packed = backend.quantize_linear(np.ones((32, 40), dtype=np.float32), "int4", 32)
+    for first in (0, 20):  # 20: behind the last pair
+        backend.dequantize_pairs(packed.data, 32, 40, 32, 40, first, np.empty(0, dtype=np.uint8))
+    backend.close()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_number_and_odd_scales(isa: str) -> None:
+    """All 16 numbers by scales of every kind: the smallest normal, subnormal ones, -0, Inf and NaN."""
+    backend = CpuBackend(isa=isa)
     w = np.tile(np.arange(-8, 8, dtype=np.float32), (32, 2))
     packed = backend.quantize_linear(w, "int4", 32)
     scales = np.array(
@@ -65,6 +112,7 @@ def test_every_number_and_odd_scales() -> None:
         ({"live": 41}, "live: expected 0 to 40, got 41"),
         ({"first": 20}, "first: expected 0 to 19, with pairs left to fill out, got 20"),
         ({"first": -1}, "first: expected 0 to 19"),
+        ({"k": 1 << 32}, "k: expected 1 to 2.*, got 4294967296"),
         ({"k": 48}, "data: expected"),
         ({"out": np.zeros(130, dtype=np.uint8)}, "out: expected a multiple of 128 bytes, got 130"),
     ],
