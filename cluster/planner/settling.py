@@ -183,7 +183,7 @@ class Settling:
         level, layer = self._level, self._layer
         best: tuple[float, int, int, int] | None = None
         mine = [(level.pieces[e][source], e) for e in level.on[source]]
-        lacking = sorted((level.load[w] - self._queues.even[w], w) for w in self._queues.full)
+        lacking = sorted((level.load[w] - self._queues.even[w], w) for w in self._queues.full if w != source)
         for lack, target in lacking[:_PARTNERS]:
             want = min(excess, -lack)
             theirs = [(level.pieces[e][target], e) for e in level.on[target]]

@@ -90,6 +90,22 @@ def test_what_every_plan_keeps(data: st.DataObject) -> None:
     raise AssertionError("it moves for ever")
 
 
+def test_no_worker_exchanges_experts_with_itself() -> None:
+    """Which was found where one that had too little was to give to others; undoing it raised KeyError."""
+    rooms, speeds = (6, 6, 6, 14, 6, 6), (3.0, 0.5, 1.0, 3.0, 3.0, 3.0)
+    workers = tuple(
+        Worker(f"w{i}", f"h{i // 3}", speed, 7 * room)
+        for i, (room, speed) in enumerate(zip(rooms, speeds, strict=True))
+    )
+    ranks = ((2, 8, 7, 9, 5, 6, 4, 1, 3), (8, 9, 5, 7, 2, 6, 1, 3, 4))
+    loads = tuple(tuple(rank**-1.2 for rank in row) for row in ranks)
+    holders = seed(2, 9, [Worker("x"), Worker("y")], 2)
+    for _ in range(5):
+        holders = plan(Problem(workers, holders, 2, loads, 7)).holders
+    held = copies(holders)
+    assert all(held[f"w{i}"] <= room for i, room in enumerate(rooms))
+
+
 @given(problems(roomy=True))
 @settings(max_examples=300, deadline=None, derandomize=True)
 def test_level_where_hosts_and_memory_allow_it(problem: Problem) -> None:
