@@ -73,7 +73,7 @@ static __attribute__((noinline)) void finish_rows(const TileEnd& t, const float*
       continue;
     }
     if (t.finish == kSiluRows) {
-      store(t.y[r] + t.column, silu_mul(lo, hi));
+      store(static_cast<float*>(t.h) + 16 * r, silu_mul(lo, hi));
       continue;
     }
     if (t.finish == kScale) {

@@ -22,17 +22,17 @@ enum Finish : int {
   kStore,  // y = acc
   kScale,  // y = scale[row] * acc
   kSilu,   // columns 0..15 are gate, 16..31 up: silu(g) * u, packed as rows of the next matrix
-  kSiluRows,  // the same, as fp32 into 16 columns of y
+  kSiluRows,  // the same, as fp32 [rows][16]
 };
 
 // What happens at the end of a tile, and where the results go.
 struct TileEnd {
   Finish finish;
-  float* const* y;   // one destination row per row of the tile (all but kSilu)
+  float* const* y;   // one destination row per row of the tile (kStore, kScale)
   int64_t column;    // first column of the panel in y
-  int columns;       // of 32; more are never written (kSiluRows: all 16 are)
+  int columns;       // of 32; more are never written
   const float* scale;
-  void* h;           // kSilu: packed rows of the next matrix, at this panel's first pair
+  void* h;           // kSilu: packed rows of the next matrix, at this panel's first pair; kSiluRows: 64-byte aligned
   bool round_h;      // kSilu: round to bf16 (rows packed as bf16 always are)
 };
 

@@ -21,6 +21,18 @@ QuantPrefetch plan_prefetch(const QuantPanelJob& job, int64_t tile, int rows) {
   return {0, job.next + share * step * m.octets(), step};
 }
 
+QuantRowTile row_tile(int64_t k, int rows, const Matrix& w, const QuantRows& out) {
+  QuantRowTile t{};
+  t.k = k;
+  t.group = w.group;
+  t.zero = zero_point(w.type);
+  t.rows = rows;
+  t.q = out.numbers;
+  t.scale = out.scale;
+  t.start = out.start;
+  return t;
+}
+
 }  // namespace
 
 QuantRows::QuantRows(const KernelTable& kernels, const Matrix& w)
@@ -50,19 +62,19 @@ Tiling quant_tiling(const QuantKernels& kernels, int64_t rows) {
 }
 
 void quantise_rows(const KernelTable& kernels, const Rows& x, int64_t first, int count, const Matrix& w, const QuantRows& out) {
-  QuantRow row{};
-  row.bf16 = x.bf16;
-  row.k = x.k;
-  row.group = w.group;
-  row.zero = zero_point(w.type);
-  row.rows = count;
-  for (int r = 0; r < count; r++) {
-    row.x = x.data + int64_t(x.index ? x.index[first + r] : first + r) * x.k * (x.bf16 ? 2 : 4);
-    row.q = out.numbers + r * 4 * kernels.quant.row_element;
-    row.scale = out.scale + r;
-    row.start = out.start + r;
-    kernels.quant.row(row);
-  }
+  const int64_t element = x.bf16 ? 2 : 4;
+  QuantRowTile tile = row_tile(x.k, count, w, out);
+  tile.bf16 = x.bf16;
+  tile.block = 16 * element;
+  for (int r = 0; r < count; r++) tile.x[r] = x.data + int64_t(x.index ? x.index[first + r] : first + r) * x.k * element;
+  kernels.quant.rows(tile);
+}
+
+void quantise_blocks(const KernelTable& kernels, const float* x, int64_t k, int count, const Matrix& w, const QuantRows& out) {
+  QuantRowTile tile = row_tile(k, count, w, out);
+  tile.block = 64 * count;
+  for (int r = 0; r < count; r++) tile.x[r] = x + 16 * r;
+  kernels.quant.rows(tile);
 }
 
 void run_quant_panel(const QuantPanelJob& job) noexcept {
@@ -73,7 +85,10 @@ void run_quant_panel(const QuantPanelJob& job) noexcept {
     const QuantRows a = job.rows->from(first);
     QuantTile t{};
     static_cast<TileEnd&>(t) = job.end;
-    t.y = job.end.y + first;
+    if (t.finish == kSiluRows)
+      t.h = static_cast<float*>(job.end.h) + first * job.h_k + job.panel * (kPanel / 2) * rows;
+    else
+      t.y = job.end.y + first;
     t.scale = job.end.scale ? job.end.scale + first : nullptr;
     t.a = a.numbers;
     t.a_scale = a.scale;

@@ -24,6 +24,9 @@ Tiling quant_tiling(const QuantKernels& kernels, int64_t rows);
 // Quantises rows [first, first + count) of x into a tile at `out`. k may be less than the matrix's: zeros follow.
 void quantise_rows(const KernelTable& kernels, const Rows& x, int64_t first, int count, const Matrix& w, const QuantRows& out);
 
+// The same of fp32 rows in blocks, [k / 16][count][16]: as kSiluRows leaves them, panel by panel.
+void quantise_blocks(const KernelTable& kernels, const float* x, int64_t k, int count, const Matrix& w, const QuantRows& out);
+
 // One panel times the row tiles [first_tile, last_tile) of a tiling.
 struct QuantPanelJob {
   const QuantKernels* kernels;
@@ -33,7 +36,8 @@ struct QuantPanelJob {
   const Matrix* matrix;
   int64_t panel;
   const char* next;      // the panel that this thread comes to next, or nullptr
-  TileEnd end;           // y and scale: those of row 0
+  TileEnd end;           // y, scale and h: those of row 0
+  int64_t h_k;           // kSiluRows: tiles of [h_k / 16][rows][16] from h on
 };
 void run_quant_panel(const QuantPanelJob& job) noexcept;
 

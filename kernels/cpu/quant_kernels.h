@@ -232,47 +232,66 @@ static __attribute__((noinline)) void tile_quant(const QuantTile& t) {
   finish_rows(t, totals, Rows, false);
 }
 
-// A row's numbers: scale = largest magnitude of the group / 127, number = rint(x * (127 / largest)). A group whose scale
-// is flushed is zero; one with a NaN or Inf has the scale NaN.
-static void quantise_row(const QuantRow& p) {
-  const int64_t element = p.bf16 ? 2 : 4;
+// 16 values of a row from k on (whole sixteens), zeros beyond `n`.
+COLIBRI_INLINE f32x16 row_values(const QuantRowTile& p, int r, int64_t k, int n) {
+  const char* const block = static_cast<const char*>(p.x[r]) + k / 16 * p.block;
+  if (p.bf16) {
+    const uint16_t* x = reinterpret_cast<const uint16_t*>(block);
+    return n < 16 ? load_bf16_n(x, n) : load_bf16(x);
+  }
+  const float* x = reinterpret_cast<const float*>(block);
+  return n < 16 ? load_n(x, n) : load(x);
+}
+
+// A tile's numbers: scale = largest magnitude of the group / 127, number = rint(x * (127 / largest)). A group whose scale
+// is flushed is zero; one with a NaN or Inf has the scale NaN. All rows of a group together: what is written stays in the
+// L1 cache, and no row waits for another's division.
+static void quantise_tile(const QuantRowTile& p) {
+  static_assert(kMaxTile <= 16, "one vector holds a value of each row");
   char* q = static_cast<char*>(p.q);
-  for (int64_t k0 = 0, g = 0; k0 < p.k; k0 += p.group, g++) {
+  float* scales = p.scale;
+  int32_t* start = p.start;
+  for (int64_t k0 = 0; k0 < p.k; k0 += p.group, scales += p.rows, start += p.rows) {
     const int64_t left = p.k - k0;
     const int n = left < p.group ? int(left) : p.group;
     const int padded = (n + kOctet - 1) / kOctet * kOctet;
-    f32x16 x[kMaxGroup / 16];
-    f32x16 most = zero16(), bad = zero16();
-    for (int i = 0; i * 16 < padded; i++) {
-      alignas(64) char raw[64] = {};
-      const char* values = static_cast<const char*>(p.x) + (k0 + i * 16) * element;
-      if (n - i * 16 < 16) values = static_cast<const char*>(memcpy(raw, values, size_t((n - i * 16) * element)));
-      x[i] = p.bf16 ? load_bf16(reinterpret_cast<const uint16_t*>(values)) : load(reinterpret_cast<const float*>(values));
-      most = max(max(x[i], neg(x[i])), most);
-      bad = fma(x[i], zero16(), bad);
+    float magnitudes[16] = {};
+    uint32_t broken = 0;
+    for (int r = 0; r < p.rows; r++) {
+      f32x16 most = zero16(), bad = zero16();
+      for (int i = 0; i < n; i += 16) {
+        const f32x16 x = row_values(p, r, k0 + i, n - i);
+        most = max(max(x, neg(x)), most);
+        bad = fma(x, zero16(), bad);
+      }
+      magnitudes[r] = max16(most);
+      broken |= uint32_t(to_bits(is_nan(bad)) != 0) << r;
     }
-    const bool broken = to_bits(is_nan(bad)) != 0;
-    const float largest = max16(most);
-    const float scale = largest / 127.0f;
-    const f32x16 inverse = set1(scale > 0.0f && !broken ? 127.0f / largest : 0.0f);
-    f32x16 sum = zero16();
-    alignas(64) signed char number[kMaxGroup + 16];
-    for (int i = 0; i * 16 < padded; i++) {
-      const f32x16 y = broken ? zero16() : rint(mul(x[i], inverse));
-      sum = add(sum, y);
-      store_s8(number + i * 16, y);
+    const f32x16 largest = load(magnitudes), scale = div(largest, set1(127.0f));
+    float inverse[16];
+    store(inverse, select(greater(scale, zero16()), div(set1(127.0f), largest), zero16()));
+    store_n(scales, select(from_bits(broken), set1(__builtin_nanf("")), scale), p.rows);
+    alignas(64) signed char number[kMaxTile][kMaxGroup];
+    for (int r = 0; r < p.rows; r++) {
+      const f32x16 factor = set1(inverse[r]);
+      f32x16 sum = zero16();
+      for (int i = 0; i < n; i += 16) {
+        const f32x16 y = broken >> r & 1 ? zero16() : rint(mul(row_values(p, r, k0 + i, n - i), factor));
+        sum = add(sum, y);
+        store_s8(number[r] + i, y);
+      }
+      start[r] = -p.zero * int32_t(tree16(sum));
     }
-    p.scale[g * p.rows] = broken ? __builtin_nanf("") : scale;
-    p.start[g * p.rows] = -p.zero * int32_t(tree16(sum));
-    for (int i = 0; i < padded; i += 4) {
+    for (int i = 0; i < padded; i += 4)
+      for (int r = 0; r < p.rows; r++, q += 4 * kRowNumber) {
+        const signed char* x = number[r] + i;
 #if defined(COLIBRI_SIMD_PORTABLE) || defined(__AVX512VNNI__)
-      memcpy(q, number + i, 4);
+        memcpy(q, x, 4);
 #else
-      const int16_t pairs[4] = {number[i], number[i + 2], number[i + 1], number[i + 3]};
-      memcpy(q, pairs, 8);
+        const int16_t pairs[4] = {x[0], x[2], x[1], x[3]};
+        memcpy(q, pairs, 8);
 #endif
-      q += p.rows * 4 * kRowNumber;
-    }
+      }
   }
 }
 
@@ -299,7 +318,7 @@ constexpr QuantKernels quant_kernels() {
   k.max_rows = kQuantRows;
   k.many_rows = kManyRows;
   k.row_element = kRowNumber;
-  k.row = quantise_row;
+  k.rows = quantise_tile;
   fill_quant<kQuantRows>(k);
   return k;
 }

@@ -13,15 +13,16 @@ constexpr int64_t octet_bytes(WeightType t) { return t == kWeightInt8 ? kPanel *
 // Stored numbers are the weight plus this.
 constexpr int zero_point(WeightType t) { return t == kWeightInt8 ? 128 : 8; }
 
-// One row of a tile: numbers of 1 or 2 bytes (QuantKernels), with a scale and the start of the sums for each group.
-struct QuantRow {
-  const void* x;     // fp32 or bf16, any alignment
+// The rows of a tile as numbers of 1 or 2 bytes (QuantKernels), with a scale and the start of the sums for each group.
+struct QuantRowTile {
+  const void* x[kMaxTile];  // fp32 or bf16, any alignment
   bool bf16;
+  int64_t block;     // bytes from 16 elements of a row to the next 16
   int64_t k;
   int group;
   int zero;          // the weights' zero point
-  int rows;          // of the tile: the stride of everything below
-  void* q;           // [K / 4][rows][4], this row's first
+  int rows;
+  void* q;           // [K / 4][rows][4]
   float* scale;      // [groups][rows]
   int32_t* start;    // [groups][rows]: -zero * sum of the group's numbers
 };
@@ -52,7 +53,7 @@ struct QuantKernels {
   int max_rows;
   int many_rows;    // at most, where one tile is not enough
   int row_element;  // bytes of a row's number
-  void (*row)(const QuantRow&);
+  void (*rows)(const QuantRowTile&);
   QuantTileFunction tile[2][kMaxTile + 1];
 };
 

@@ -24,17 +24,12 @@ class QuantUnits final : public UnitsRun {
 
   QuantRows rows_, numbers_;  // of the matrices' inputs; one memory, since the first are done with before the second
   char* memory_ = nullptr;
-  float* h_ = nullptr;        // [rows][down.k]
-  float** h_rows_ = nullptr;
+  float* h_ = nullptr;        // tiles of [down.k / 16][rows][16]
 };
 
 void QuantUnits::reserve(int64_t rows) {
   memory_ = backend_.scratch_rows.get<char>(size_t(std::max(rows_.bytes(rows), numbers_.bytes(rows))));
-  const int64_t k = experts_[0].down.k, values = round_up(rows * k * 4, 64);
-  char* hidden = backend_.scratch_hidden.get<char>(size_t(values + rows * int64_t(sizeof(float*))));
-  h_ = reinterpret_cast<float*>(hidden);
-  h_rows_ = reinterpret_cast<float**>(hidden + values);
-  for (int64_t r = 0; r < rows; r++) h_rows_[r] = h_ + r * k;
+  h_ = backend_.scratch_hidden.get<float>(size_t(rows * experts_[0].down.k));
 }
 
 QuantPanelJob QuantUnits::panel_job(const Item& item, const Matrix& w, const QuantRows& rows) const {
@@ -62,14 +57,13 @@ void QuantUnits::compute(int64_t rows) {
     const QuantRows a = in.from(s.row);
     QuantPanelJob job = panel_job(item, s.expert->gate_up, a);
     job.end.finish = kSiluRows;
-    job.end.y = h_rows_ + s.row;
-    job.end.column = item.panel * (kPanel / 2);
+    job.end.h = h_ + s.row * shape.down.k;
+    job.h_k = shape.down.k;
     run_quant_panel(job);
   });
-  const Rows h{reinterpret_cast<const char*>(h_), false, shape.down.k, nullptr};
-  over_tiles(rows * h.k * 4, [&](const Segment& s, int64_t tile) {
+  over_tiles(rows * shape.down.k * 4, [&](const Segment& s, int64_t tile) {
     const int64_t first = s.row + s.tiling.first(tile);
-    quantise_rows(backend_.kernels, h, first, s.tiling.count(tile), shape.down, middle.from(first));
+    quantise_blocks(backend_.kernels, h_ + first * shape.down.k, shape.down.k, s.tiling.count(tile), shape.down, middle.from(first));
   });
   over_panels(&Expert::down, [&](const Item& item) {
     const Segment& s = *item.piece.segment;

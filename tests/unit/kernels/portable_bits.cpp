@@ -103,7 +103,7 @@ void products(const KernelTable& t, Random& random, const Range& range) {
         GemmTile tile{};
         tile.finish = finish;
         tile.y = at.data();
-        tile.columns = finish == kSiluRows ? 16 : 29;
+        tile.columns = 29;
         tile.scale = scale.data();
         tile.h = h.data();
         tile.round_h = n % 2 == 0;
@@ -150,19 +150,20 @@ void quantised(const KernelTable& t, Random& random, const Range& range) {
         std::vector<unsigned char> q(size_t(octets * kOctet * n * t.quant.row_element));
         std::vector<int32_t> start(size_t(groups * n));
         std::vector<float*> at;
+        QuantRowTile rows_of_x{};
+        rows_of_x.block = 16 * 4;
+        rows_of_x.k = k;
+        rows_of_x.group = group;
+        rows_of_x.zero = zero_point(to);
+        rows_of_x.rows = n;
+        rows_of_x.q = q.data();
+        rows_of_x.scale = scale.data();
+        rows_of_x.start = start.data();
         for (int r = 0; r < n; r++) {
-          QuantRow row{};
-          row.x = x.data() + r * k;
-          row.k = k;
-          row.group = group;
-          row.zero = zero_point(to);
-          row.rows = n;
-          row.q = q.data() + r * 4 * t.quant.row_element;
-          row.scale = scale.data() + r;
-          row.start = start.data() + r;
-          t.quant.row(row);
+          rows_of_x.x[r] = x.data() + r * k;
           at.push_back(y.data() + r * kPanel);
         }
+        t.quant.rows(rows_of_x);
         QuantTile tile{};
         tile.finish = kStore;
         tile.y = at.data();
