@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from colibri.cluster.expert_calls import WorkerProgress, ask_status, load_experts
@@ -13,6 +13,7 @@ from colibri.deadline import Clock, Deadline
 from colibri.errors import Code, ColibriError, InvalidInput
 from colibri.placement import Directory, Placement, WorkerEndpoint
 from colibri.security.channel import PLAIN, ChannelSecurity
+from colibri.v1 import expert_pb2
 
 #: Refusals of a load that asking again does not change: the worker holds another or a damaged model.
 _FINAL = (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION)
@@ -29,7 +30,8 @@ class AttachOptions:
 
 
 class AttachedWorkers:
-    """Finds the worker at each target, asks `place` for a placement over their names, loads and publishes.
+    """Finds the worker at each target, asks `place` for a placement over them, loads and publishes. place: gets the
+    expert_numerics_id of each by its name, in the order of the targets.
 
     security: of the channels to them. A worker that stops answering leaves the directory; when it is back, perhaps as
     a new incarnation, it is loaded again and returns. Nothing is started or ended here. Constructing raises
@@ -40,7 +42,7 @@ class AttachedWorkers:
     def __init__(
         self,
         targets: Sequence[str],
-        place: Callable[[Sequence[str]], Placement],
+        place: Callable[[Mapping[str, str]], Placement],
         options: AttachOptions | None = None,
         *,
         security: ChannelSecurity = PLAIN,
@@ -54,12 +56,16 @@ class AttachedWorkers:
         self._log = log
         self._clock = clock
         self._closing = threading.Event()
-        found = [self._find(target) for target in targets]
+        statuses = [self._find(target) for target in targets]
+        found = [
+            WorkerEndpoint(status.worker, status.incarnation, target, security)
+            for status, target in zip(statuses, targets, strict=True)
+        ]
         names = [endpoint.name for endpoint in found]
         for index, name in enumerate(names):
             if name in names[:index]:
                 raise InvalidInput("workers", "names that differ", f"{name} at {targets[index]} and before")
-        self._placement = place(names)
+        self._placement = place({status.worker: status.expert_numerics_id for status in statuses})
         self._publisher = MembershipPublisher(self._placement)
         self._loaded = [threading.Event() for _ in found]
         self._refusals: dict[str, ColibriError] = {}
@@ -93,15 +99,14 @@ class AttachedWorkers:
         for thread in self._threads:
             thread.join(self._options.answer_timeout_s + 5.0)
 
-    def _find(self, target: str) -> WorkerEndpoint:
-        status = ask_status(
+    def _find(self, target: str) -> expert_pb2.StatusReply:
+        return ask_status(
             target,
             f"worker at {target}",
             self._options.find_timeout_s,
             security=self._security,
             wait_for_ready=True,
         )
-        return WorkerEndpoint(status.worker, status.incarnation, target, self._security)
 
     def _watch(self, index: int, endpoint: WorkerEndpoint) -> None:
         serving = False

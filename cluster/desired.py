@@ -10,6 +10,7 @@ from colibri.cluster.holders import ExpertId, Holders, holders_of
 from colibri.cluster.planner.plan import plan
 from colibri.cluster.planner.problem import Loads, Problem, Worker
 from colibri.errors import InvalidInput, OverBudget
+from colibri.kinds import Kinds
 from colibri.placement import Placement
 from colibri.spelling import nearest
 
@@ -20,7 +21,8 @@ MAX_WORKERS = 256
 class Desired:
     """workers: those that are to hold experts, in the order of their numbers; drained: taken out, to be brought
     back by name; replicas: holders of each expert, where there are so many workers; holders: the placement to have
-    when all of them live; pinned: experts moved by hand, which no evening out moves."""
+    when all of them live; pinned: experts moved by hand, which no evening out moves; kinds: which workers may hold
+    which experts, None: all."""
 
     workers: tuple[str, ...]
     drained: tuple[str, ...]
@@ -30,13 +32,18 @@ class Desired:
     loads: Loads | None = None
     facts: Mapping[str, Worker] = field(default_factory=dict)
     expert_bytes: int = 1
+    kinds: Kinds | None = None
 
     @classmethod
-    def of(cls, placement: Placement, replicas: int, expert_bytes: int = 1) -> Desired:
-        return cls(placement.workers, (), replicas, holders_of(placement), expert_bytes=expert_bytes)
+    def of(
+        cls, placement: Placement, replicas: int, expert_bytes: int = 1, kinds: Kinds | None = None
+    ) -> Desired:
+        holders = holders_of(placement)
+        return cls(placement.workers, (), replicas, holders, expert_bytes=expert_bytes, kinds=kinds)
 
     def drain(self, worker: str) -> Desired:
-        """Raises InvalidInput for an unknown worker, one that is drained already, and the last one."""
+        """Raises InvalidInput for an unknown worker, one that is drained already, and the last one, also of its
+        numerics id."""
         self._check_known(worker)
         if worker in self.drained:
             raise InvalidInput("worker", "one that is not drained yet", worker)
@@ -55,7 +62,8 @@ class Desired:
 
     def scale(self, workers: int, alive: frozenset[str]) -> Desired:
         """Grows by names that nobody has, the lowest first; shrinks by those that do not live, then from the
-        highest name down. Drained workers do not count. Raises InvalidInput."""
+        highest name down. Drained workers do not count. Raises InvalidInput, also where experts would belong to
+        nobody."""
         if not 1 <= workers <= MAX_WORKERS:
             raise InvalidInput("workers", f"1 to {MAX_WORKERS}", workers)
         if workers > len(self.workers):
@@ -82,6 +90,11 @@ class Desired:
             raise InvalidInput("from", f"a holder of it ({', '.join(names)})", source)
         if to == source:
             raise InvalidInput("from", f"another worker than {to}", source)
+        if to and self.kinds is not None and not self.kinds.may_hold(to, number):
+            home = self.kinds.experts[number]
+            raise InvalidInput(
+                "to", f"a worker of {home}, which the expert belongs to", f"{to}, of {self.kinds.of(to)}"
+            )
         new = (*([to] if to else []), *(name for name in names if name not in (to, source)))
         if not new:
             raise InvalidInput("from", "not the last holder", source)
@@ -119,6 +132,7 @@ class Desired:
             self.expert_bytes,
             self.pinned,
             even=even,
+            kinds=self.kinds,
         )
 
     @property
@@ -141,6 +155,8 @@ class Desired:
         return self.facts.get(name, Worker(name))
 
     def _over(self, workers: tuple[str, ...]) -> Desired:
+        if self.kinds is not None:
+            self.kinds.check_present(workers)
         planned = plan(self.problem(workers))
         return replace(self, workers=workers, holders=planned.holders, loads=planned.loads)
 

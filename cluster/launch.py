@@ -50,6 +50,7 @@ class LaunchOptions:
     memory: bytes that a worker's experts may take (None: any). allow_faults: workers let themselves be made to
     misbehave. allow_cross_node: its CPUs and memory may lie on different NUMA nodes. networks: by worker, those that
     run in a network namespace of their own.
+    backends: by worker, of those that compute on another one than `backend`.
     gpu_block_size, dma_buffer_size, int4_on: of workers whose place has a GPU (None: as they have it).
     tls: None: in clear; insecure: in clear even where other machines reach them.
     """
@@ -77,6 +78,7 @@ class LaunchOptions:
     gpu_block_size: int | None = None
     dma_buffer_size: int | None = None
     int4_on: str | None = None
+    backends: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def channel(self) -> ChannelSecurity:
@@ -135,6 +137,7 @@ def worker_command(
     socket: where it listens, if it does so on a unix socket. yielding: it starts at a low CPU priority. listen: where
     it does so on a network of several hosts."""
     place = options.networks.get(name)
+    backend = options.backends.get(name, options.backend)
     listen = listen or (f"unix:{socket}" if options.transport == "unix" else "127.0.0.1:0")
     argv = [
         sys.executable,
@@ -148,8 +151,8 @@ def worker_command(
         f"--incarnation={incarnation}",
         f"--listen={listen if place is None else place.listen}",
         f"--compute-mode={options.compute_mode}",
-        f"--backend={options.backend}",
-        f"--cpu-threads={pin.threads}",
+        f"--backend={backend}",
+        f"--cpu-threads={1 if name in options.backends and backend == 'reference' else pin.threads}",
         f"--cpus={format_cpu_list(pin.cpus)}",
         f"--numa-node={pin.numa_node}",
         f"--parent-pid={os.getpid()}",

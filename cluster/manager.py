@@ -37,14 +37,14 @@ class ManagerView:
 
 
 class PlacementManager:
-    """Starts at once; `close` before the workforce ends. places: for so many workers that join those with the
-    given places; raises ColibriError where there are none."""
+    """Starts at once; `close` before the workforce ends. places: for workers, by name, that join those with the given
+    places; raises ColibriError where there are none."""
 
     def __init__(
         self,
         workforce: Workforce,
         desired: Desired,
-        places: Callable[[Sequence[WorkerPlace], int], Sequence[WorkerPlace]],
+        places: Callable[[Sequence[WorkerPlace], Sequence[str]], Sequence[WorkerPlace]],
         options: ManagerOptions | None = None,
         *,
         rebalancer: Rebalancer | None = None,
@@ -194,7 +194,7 @@ class PlacementManager:
         names = [name for name in after.workers if name not in taken]
         if not names:
             return
-        chosen = self._places(list(taken.values()), len(names))
+        chosen = self._places(list(taken.values()), names)
         for name, pin in zip(names, chosen, strict=True):
             self._workforce.add(name, pin)
         self._state.reporter(ticket)(Step("prepare", f"starting {', '.join(names)}", epoch=self._state.epoch))

@@ -40,7 +40,8 @@ class Wanted:
     """What a plan is asked for.
 
     workers: None: one per (NUMA node, GPU). numa_nodes, cpu_threads: of each worker in turn, None: auto, as for
-    workers beyond their ends. gpus: each worker gets a GPU; cards: which, by their order on the PCI bus, None: any.
+    workers beyond their ends. gpus: each worker gets a GPU, but for those of `without_gpu`, by number;
+    cards: which, by their order on the PCI bus, None: any.
     share: workers may share CPUs where cores do not suffice, and GPUs.
     taken: CPUs that other workers of this host have, and their process ids.
     """
@@ -50,6 +51,7 @@ class Wanted:
     cpu_threads: tuple[int | None, ...] = ()
     gpus: bool = False
     cards: tuple[int | None, ...] = ()
+    without_gpu: frozenset[int] = frozenset()
     share: bool = False
     taken: Mapping[int, int] = field(default_factory=dict)
 
@@ -96,10 +98,12 @@ def plan_workers(topology: Topology, wanted: Wanted) -> tuple[WorkerPlace, ...]:
 
     Raises ConfigError for a node or GPUs that this machine has not, PinningRefused where cores do not suffice.
     """
-    cards = _Cards(topology.gpus, wanted.share) if wanted.gpus else None
     count = _default_count(topology, wanted) if wanted.workers is None else wanted.workers
-    if cards is not None and count > len(topology.gpus) and not wanted.share:
-        raise ConfigError("--workers", f"at most {len(topology.gpus)}, one for each GPU", count)
+    needed = sum(index not in wanted.without_gpu for index in range(count))
+    able = wanted.gpus and (needed > 0 or not wanted.without_gpu)
+    cards = _Cards(topology.gpus, wanted.share) if able else None
+    if cards is not None and needed > len(topology.gpus) and not wanted.share:
+        raise ConfigError("--workers", f"at most {len(topology.gpus)}, one for each GPU", needed)
     asked = list(zip_longest(range(count), wanted.numa_nodes[:count], wanted.cpu_threads[:count]))
     gpus: dict[int, Gpu] = {}
     if cards is not None:
@@ -107,7 +111,7 @@ def plan_workers(topology: Topology, wanted: Wanted) -> tuple[WorkerPlace, ...]:
         gpus = {index: cards.named(number) for index, number in named.items() if number is not None}
         # Those who named a node choose first.
         for index, node, _ in sorted(asked, key=lambda item: item[1] is None):
-            if index not in gpus:
+            if index not in gpus and index not in wanted.without_gpu:
                 gpus[index] = cards.take(node)
     homes = _Homes(topology, wanted.taken)
     tenants: dict[int, tuple[NumaNode, Tenant]] = {}
@@ -153,10 +157,12 @@ def plan_joining(
     """
     if not any(number is not None for number in wanted.cards):  # else numbers are those of all cards
         cards = {place.gpu for place in present}
-        topology = replace(topology, gpus=tuple(gpu for gpu in topology.gpus if gpu.address not in cards))
+        left_over = replace(topology, gpus=tuple(gpu for gpu in topology.gpus if gpu.address not in cards))
+    else:
+        left_over = topology
     pids = {cpu: 0 for place in present for cpu in place.cpus} | dict(wanted.taken)
     try:
-        return plan_workers(topology, replace(wanted, taken=pids, share=False))
+        return plan_workers(left_over, replace(wanted, taken=pids, share=False))
     except PinningRefused:
         if not wanted.share:
             raise
@@ -171,10 +177,14 @@ def plan_joining(
                 numa_nodes=(*before, *wanted.numa_nodes),
                 cpu_threads=(*before, *wanted.cpu_threads),
                 cards=(*before, *wanted.cards),
+                without_gpu=frozenset(
+                    [index for index, place in enumerate(present) if not place.gpu]
+                    + [len(present) + index for index in wanted.without_gpu]
+                ),
             ),
         )
     )
-    if any(asked is not None for asked in (*wanted.numa_nodes, *wanted.cpu_threads)):
+    if wanted.gpus or any(asked is not None for asked in (*wanted.numa_nodes, *wanted.cpu_threads)):
         left = left[len(present) :]  # their own: no other's would be what they asked for
     used = Counter(cpu for place in present for cpu in place.cpus)
     chosen = []

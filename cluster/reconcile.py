@@ -17,7 +17,7 @@ from colibri.cluster.change import plan_change
 from colibri.cluster.commands import Ticket
 from colibri.cluster.desired import Desired, in_order
 from colibri.cluster.facts import worker_facts
-from colibri.cluster.holders import Holders, as_placement, copies, holders_of, lost_experts
+from colibri.cluster.holders import ExpertId, Holders, as_placement, copies, holders_of, lost_experts
 from colibri.cluster.membership import MembershipPublisher
 from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.cluster.retry import Retry
@@ -152,7 +152,8 @@ class Reconciler:
         membership = self._publisher.current
         current = holders_of(membership.placement)
         wanted = self.desired.without(absent)
-        target = next_holders(wanted, current, frozenset(membership.endpoints), self._order(membership))
+        alive, kinds = frozenset(membership.endpoints), self.desired.kinds
+        target = next_holders(wanted, current, alive, self._order(membership), kinds=kinds)
         if target == current and self._loads_in_force(membership):
             return True
         try:
@@ -163,14 +164,14 @@ class Reconciler:
         return False
 
     def rescue(self) -> None:
-        """Survivors load what nobody alive holds, at full speed."""
+        """Survivors load what nobody alive holds and they may hold, at full speed."""
         membership = self._publisher.current
         alive = frozenset(membership.endpoints)
         current = holders_of(membership.placement)
-        lost = len(lost_experts(current, alive))
+        lost = len(self._lost_to(current, alive))
         # One that hangs would hold up all.
         able = answering(membership.endpoints, _RESCUERS_ANSWER_S) or alive
-        target = next_holders(current, current, alive, self._order(membership), able)
+        target = next_holders(current, current, alive, self._order(membership), able, self.desired.kinds)
         self._log(f"placement: {lost} experts have no living holder; {', '.join(sorted(able))} load them")
         try:
             self._run_change(membership, target, None, yielding=False)
@@ -258,9 +259,20 @@ class Reconciler:
         """Whether experts are lost and something can be done about it now."""
         membership = self._publisher.current
         if self._looked_at is not membership:  # once per snapshot: this is asked often
-            lost = lost_experts(holders_of(membership.placement), frozenset(membership.endpoints))
-            self._looked_at, self._lost = membership, bool(lost and membership.endpoints)
+            alive = frozenset(membership.endpoints)
+            lost = self._lost_to(holders_of(membership.placement), alive)
+            self._looked_at, self._lost = membership, bool(lost)
         return self._lost and self._rescue_retry.may(membership)
+
+    def _lost_to(self, holders: Holders, alive: frozenset[str]) -> list[ExpertId]:
+        """Experts that nobody alive holds, though somebody could."""
+        kinds = self.desired.kinds
+        able = None if kinds is None else {kinds.of(name) for name in alive}
+        return [
+            (layer, expert)
+            for layer, expert in (lost_experts(holders, alive) if alive else [])
+            if able is None or kinds is None or kinds.experts[expert] in able
+        ]
 
     def _loads_in_force(self, membership: Membership) -> bool:
         placement, desired = membership.placement, self.desired

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from colibri.cluster.holders import Holders
+from colibri.kinds import Kinds
 
 
 def next_holders(
@@ -14,14 +15,16 @@ def next_holders(
     alive: frozenset[str],
     order: Sequence[str],
     able: frozenset[str] | None = None,
+    kinds: Kinds | None = None,
 ) -> Holders:
     """`wanted`, as far as those who live allow. alive: workers that hold all that `current` gives them, or
     nothing if it names them not at all; order: of names, so that ties have one answer; able: those of the living who
-    can load now (None: all).
+    can load now (None: all); kinds: who may hold what (None: all).
 
     * A dead worker becomes no holder, but stays one: it is expected back.
     * Where that leaves fewer holders than wanted, living ones of `current` make up for it.
-    * An expert that nobody alive would hold goes to the least loaded, so that requests find it again.
+    * An expert that nobody alive would hold goes to the least loaded of those that may hold it, so that requests find
+      it again; where there is none, it waits for its holders.
     """
     takers = alive if able is None else able
     rank = {name: position for position, name in enumerate(order)}
@@ -43,9 +46,10 @@ def next_holders(
             totals.update(kept)
     by_layer = [Counter(name for names in experts for name in names) for experts in result]
     for layer, expert in lost:
-        if takers:
+        may = takers if kinds is None else [name for name in takers if kinds.may_hold(name, expert)]
+        if may:
             in_layer = by_layer[layer]
-            best = min(takers, key=lambda n: (in_layer[n], totals[n], rank.get(n, len(rank)), n))
+            best = min(may, key=lambda n: (in_layer[n], totals[n], rank.get(n, len(rank)), n))
             result[layer][expert] = (best,)
             in_layer[best] += 1
             totals[best] += 1

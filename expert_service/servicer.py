@@ -24,6 +24,7 @@ from colibri.expert_service.ring_inbox import RingInbox, write_reply
 from colibri.expert_service.store import Key, WeightStore
 from colibri.expert_service.stream import ExchangeStream, Worker
 from colibri.kernels.api import Backend
+from colibri.kinds import OPTION
 from colibri.rpc.server import Service
 from colibri.security.roles import Scope
 from colibri.transport._shared_ring import SharedRing
@@ -112,11 +113,12 @@ class ExpertServicer:
             ("expert_numerics_id", request.expert_numerics_id, identity.expert_numerics_id),
         ):
             if asked != own:
-                raise NumericsMismatch(
-                    f"{field}: router {request.router_name!r} has {asked!r},"
-                    f" worker {worker.name} has {own!r}",
-                    peer=worker.name,
+                text = (
+                    f"{field}: router {request.router_name!r} has {asked!r}, worker {worker.name} has {own!r}"
                 )
+                if field == "expert_numerics_id":
+                    text += f"; only with {OPTION} of the router do such workers serve together"
+                raise NumericsMismatch(text, peer=worker.name)
         return expert_pb2.HandshakeReply(
             protocol=high,
             worker=worker.name,

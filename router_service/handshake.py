@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import grpc
 
 from colibri.errors import ColibriError, DeadlineExpired, NumericsMismatch, WorkerLost
+from colibri.kinds import OPTION
 from colibri.placement import WorkerEndpoint
 from colibri.rpc.status import from_rpc_error
 from colibri.security.diagnose import explained, may_be_tls
@@ -19,7 +21,8 @@ _TLS_PROBE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class RouterIdentity:
-    """What a router shows its workers. pack_hash: empty when weights come from the checkpoint itself."""
+    """What a router shows its workers. pack_hash: empty when weights come from the checkpoint itself; others: the
+    expert_numerics_id of those workers, by name, that have another one (colibri.kinds)."""
 
     router_name: str
     model_hash: str
@@ -27,6 +30,10 @@ class RouterIdentity:
     pack_hash: str = ""
     protocol_min: int = PROTOCOL_MIN
     protocol_max: int = PROTOCOL_MAX
+    others: Mapping[str, str] = field(default_factory=dict)
+
+    def numerics_of(self, worker: str) -> str:
+        return self.others.get(worker, self.expert_numerics_id)
 
 
 def shake_hands(
@@ -38,15 +45,16 @@ def shake_hands(
     when the worker cannot be reached, does not answer within `timeout_s`, or is another one, or another life
     of it, than `endpoint` says; else the worker's own typed error.
     """
+    name = endpoint.name
+    numerics = identity.numerics_of(name)
     request = expert_pb2.HandshakeRequest(
         protocol_min=identity.protocol_min,
         protocol_max=identity.protocol_max,
         model_hash=identity.model_hash,
         pack_hash=identity.pack_hash,
-        expert_numerics_id=identity.expert_numerics_id,
+        expert_numerics_id=numerics,
         router_name=identity.router_name,
     )
-    name = endpoint.name
     try:
         reply = expert_pb2_grpc.ExpertStub(channel).Handshake(request, timeout=timeout_s)
     except grpc.RpcError as error:
@@ -55,13 +63,15 @@ def shake_hands(
         expected = f"{name}, incarnation {endpoint.incarnation}, at {endpoint.target}"
         got = f"{reply.worker}, incarnation {reply.incarnation}"
         raise WorkerLost(f"{name}: expected {expected}, got {got}", peer=name)
-    for field, expected, got in (
+    for what, expected, got in (
         ("model_hash", identity.model_hash, reply.model_hash),
         ("pack_hash", identity.pack_hash, reply.pack_hash),
-        ("expert_numerics_id", identity.expert_numerics_id, reply.expert_numerics_id),
+        ("expert_numerics_id", numerics, reply.expert_numerics_id),
     ):
         if expected != got:
-            text = f"{name}: {field}: expected {expected!r} (router), got {got!r} (worker)"
+            text = f"{name}: {what}: expected {expected!r} (router), got {got!r} (worker)"
+            if what == "expert_numerics_id":
+                text += f"; only with {OPTION} of the router do such workers serve together"
             raise NumericsMismatch(text, peer=name)
     if not identity.protocol_min <= reply.protocol <= identity.protocol_max:
         spoken = f"{identity.protocol_min} to {identity.protocol_max} (router)"

@@ -6,6 +6,7 @@ Page size, thread counts, worker counts and placement are never part of an id, s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Self
 
 #: Bumped whenever a bit of any mode changes on purpose; golden digests in tests/ enforce that.
@@ -56,6 +57,17 @@ class ExpertNumerics:
         arithmetic = compute_mode if backend == "cuda" else "int8"
         return cls(backend, arithmetic, f"{dtype}g{group}", wire_dtype=compute_mode, family=family)
 
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """What `id` wrote. Raises ValueError."""
+        parts = text.split("/")
+        if len(parts) == 6 and parts[2][:2] == "w=" and parts[3][:5] == "wire=" and parts[5][1:].isdecimal():
+            backend, mode, weights, wire, family, revision = parts
+            found = cls(backend, mode, weights[2:], wire[5:], family, int(revision[1:]))
+            if found.id == text:
+                return found
+        raise ValueError(f"expert_numerics_id: expected backend/mode/w=../wire=../family/r.., got {text!r}")
+
     @property
     def deployment_mode(self) -> str:
         """The --compute-mode of a deployment that computes so: experts of int8 and int4 serve both modes, and the
@@ -71,10 +83,51 @@ class ExpertNumerics:
 
 
 @dataclass(frozen=True, slots=True)
+class MixedNumerics:
+    """What decides the bits of experts of several kinds in one deployment. homes: of each expert, in every layer, the
+    id it belongs to (colibri.kinds). Equal ids mean equal bits here, too: all kinds and every home are in it.
+
+    Raises ValueError for fewer than two kinds, for kinds that do not take the same rows or weights, or of an older
+    revision, and for a home that is none of them.
+    """
+
+    kinds: tuple[ExpertNumerics, ...]
+    homes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        ids = [kind.id for kind in self.kinds]
+        if len(set(ids)) != len(ids) or len(ids) < 2:
+            raise ValueError(f"kinds: expected several that differ, got {', '.join(ids) or 'none'}")
+        for kind in self.kinds:
+            for name in ("weight_format", "wire_dtype", "revision"):
+                expected, got = getattr(self.kinds[0], name), getattr(kind, name)
+                if got != expected:
+                    raise ValueError(f"{kind.id}: {name}: expected {expected!r} as of {ids[0]}, got {got!r}")
+        if set(self.homes) != set(ids):
+            raise ValueError(
+                f"homes: expected all of {', '.join(ids)}, got {', '.join(sorted(set(self.homes)))}"
+            )
+
+    @property
+    def weight_format(self) -> str:
+        return self.kinds[0].weight_format
+
+    @property
+    def deployment_mode(self) -> str:
+        return self.kinds[0].deployment_mode
+
+    @property
+    def id(self) -> str:
+        ids = sorted(kind.id for kind in self.kinds)
+        homes = "\n".join(self.homes).encode()
+        return f"mixed({'|'.join(ids)})/homes={blake2b(homes, digest_size=8).hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
 class EngineNumerics:
     """What decides the bits of a whole answer: the experts', plus the dense part's."""
 
-    expert: ExpertNumerics
+    expert: ExpertNumerics | MixedNumerics
     dense_dtype: str
     cache_dtype: str
     gate_precision: str = "fp32"

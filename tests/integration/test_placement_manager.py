@@ -44,7 +44,7 @@ def managed(
         manager = PlacementManager(
             launcher,
             Desired.of(placement, replicas),
-            lambda present, count: plan_joining(places, Wanted(count, share=True), present),
+            lambda present, names: plan_joining(places, Wanted(len(names), share=True), present),
             options,
             log=print,
         )

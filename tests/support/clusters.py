@@ -13,6 +13,7 @@ from pathlib import Path
 from colibri.cli.assemble import DeploymentOptions, assemble
 from colibri.cli.cluster_options import ClusterOptions
 from colibri.cli.deployment import Deployment
+from colibri.cli.devices import Machine
 from colibri.cli.phases import Phases
 from colibri.cli.pinning_options import PinningOptions
 from colibri.cli.progress import Loading
@@ -38,6 +39,9 @@ def deployed(
     compute_mode: str | None = None,
     cluster: ClusterOptions | None = None,
     log: Callable[[str], None] = print,
+    devices: tuple[str, ...] = ("cpu",),
+    mixed: bool = False,
+    machine: Machine | None = None,
 ) -> Iterator[Deployment]:
     options = DeploymentOptions(
         model=model,
@@ -49,9 +53,10 @@ def deployed(
         link=link,
         engine=EngineOptions(kv_tokens=2048),
         cluster=cluster or ClusterOptions(),
-        pinning=PinningOptions(share=True),
+        pinning=PinningOptions(share=True, devices=devices),
+        mixed_numerics=mixed,
     )
-    with assemble(options, Phases(), Loading(enabled=False), log) as deployment:
+    with assemble(options, Phases(), Loading(enabled=False), log, machine=machine) as deployment:
         yield deployment
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from colibri.numerics import NUMERICS_REVISION, ExpertNumerics
+from colibri.numerics import NUMERICS_REVISION, EngineNumerics, ExpertNumerics, MixedNumerics
 
 
 def test_plain_experts() -> None:
@@ -34,3 +34,45 @@ def test_quantised_experts() -> None:
 def test_unknown_formats(field: str, mode: str, dtype: str, group: int) -> None:
     with pytest.raises(ValueError, match=f"{field}: expected one of .*, got"):
         ExpertNumerics.of_quantised("cpu", mode, dtype, group)
+
+
+CPU = ExpertNumerics.of("cpu", "bf16", "bf16")
+CUDA = ExpertNumerics.of("cuda", "bf16", "bf16", "mma-sm90")
+
+
+def test_an_id_is_read_back() -> None:
+    int4 = ExpertNumerics.of_quantised("cuda", "fp32", "int4", 32, "mma-sm90+int4-cpu")
+    for each in (CPU, CUDA, int4):
+        assert ExpertNumerics.parse(each.id) == each
+    for text in ("", "cpu", CPU.id + "/x", CPU.id.replace("r1", "r01"), f"mixed({CPU.id}|{CUDA.id})"):
+        with pytest.raises(ValueError, match="expert_numerics_id: expected"):
+            ExpertNumerics.parse(text)
+
+
+def test_a_mix_has_an_id_of_its_own() -> None:
+    homes = (CPU.id, CUDA.id, CPU.id)
+    mix = MixedNumerics((CPU, CUDA), homes)
+    assert mix.id.startswith(f"mixed({CPU.id}|{CUDA.id})/homes=")
+    assert MixedNumerics((CUDA, CPU), homes).id == mix.id, "whoever is named first"
+    others = {MixedNumerics((CPU, CUDA), (CUDA.id, CPU.id, CPU.id)).id, CPU.id, CUDA.id}
+    assert mix.id not in others
+    assert (mix.deployment_mode, mix.weight_format) == ("bf16", "bf16")
+    assert EngineNumerics(mix, "bf16", "bf16").id == f"{mix.id}+dense=bf16/kv=bf16/gate=fp32"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "homes", "text"),
+    [
+        ((CPU,), (CPU.id,), "kinds: expected several that differ, got cpu/"),
+        ((CPU, CPU), (CPU.id,), "kinds: expected several that differ"),
+        (
+            (CPU, ExpertNumerics.of("cuda", "fp32", "bf16")),
+            (CPU.id,),
+            "cuda/fp32.*: wire_dtype: expected 'bf16' as of cpu/.*, got 'fp32'",
+        ),
+        ((CPU, CUDA), (CPU.id,), "homes: expected all of cpu/"),
+    ],
+)
+def test_what_is_no_mix(kinds: tuple[ExpertNumerics, ...], homes: tuple[str, ...], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        MixedNumerics(kinds, homes)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,9 @@ from pathlib import Path
 from colibri.cli.cluster_options import ClusterOptions
 from colibri.cli.compute_mode import choose_mode
 from colibri.cli.deployment import Deployment
-from colibri.cli.devices import Machine, check_int4, experts_kind, settle_devices
+from colibri.cli.devices import Asked, Machine, check_int4, settle_devices, worker_kinds
 from colibri.cli.launchers import gpu_workers, make_launcher
+from colibri.cli.mix import Mix, attached_mix, mix_of
 from colibri.cli.phases import Phases
 from colibri.cli.pinning_options import CPU, PinningOptions
 from colibri.cli.places import Places
@@ -49,7 +50,6 @@ from colibri.kernels.api import Backend, ComputeMode, GatePrecision, PackedLinea
 from colibri.kernels.factory import make_backend
 from colibri.models.model import (
     Model,
-    engine_numerics,
     expert_bytes,
     expert_numerics,
     formats,
@@ -57,8 +57,8 @@ from colibri.models.model import (
     open_model,
 )
 from colibri.models.tokenizer import TOKENIZER_NAME, Tokenizer
-from colibri.numerics import ExpertNumerics
-from colibri.placement import Directory, Membership, spread
+from colibri.numerics import EngineNumerics
+from colibri.placement import Directory, Membership, Placement, spread
 from colibri.router_service.executor import LocalExecutor, RunUnits
 from colibri.router_service.handshake import RouterIdentity
 from colibri.router_service.policy import FailoverPolicy
@@ -88,24 +88,33 @@ class DeploymentOptions:
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     pinning: PinningOptions = field(default_factory=PinningOptions)
     usual_workers: int = 2
+    mixed_numerics: bool = False
 
 
 def assemble(
-    options: DeploymentOptions, phases: Phases, loading: Loading, log: Callable[[str], None] = say
+    options: DeploymentOptions,
+    phases: Phases,
+    loading: Loading,
+    log: Callable[[str], None] = say,
+    *,
+    machine: Machine | None = None,
 ) -> Deployment:
-    """A deployment that answers. Raises CheckpointError, ConfigError, WorkerLost and their kin, and then
-    leaves nothing running.
+    """A deployment that answers. machine: None: this one's GPUs, or those of Ray's hosts.
+
+    Raises CheckpointError, ConfigError, WorkerLost and their kin, and then leaves nothing running.
 
     Workers start and load while this process packs the dense weights.
     """
     ray = options.cluster.ray
     topology = discover()
+    if machine is None:
+        machine = Machine(topology.gpus, elsewhere=None if ray is None else partial(gpu_workers, ray, log))
     devices = settle_devices(
         options.pinning,
         options.workers,
         options.usual_workers,
         options.backend,
-        Machine(topology.gpus, elsewhere=None if ray is None else partial(gpu_workers, ray, log)),
+        machine,
         log,
     )
     settled, workers = devices.pinning, devices.workers
@@ -123,19 +132,25 @@ def assemble(
     pinning = settled if ray is None else PinningOptions()
     places = _places(options.backend, options.threads, pinning, log, topology)
     plan = places.first(workers if ray is None else 0)
-    experts = experts_kind(settled, plan.workers, options.backend, options.cluster.experts_on, int4_on)
-    numerics = engine_numerics(model, experts[0], mode, precision.value, experts[1])
+    names = [f"w{index}" for index in range(workers)]
+    cluster = options.cluster
+    found = worker_kinds(
+        settled,
+        names,
+        plan.workers,
+        Asked(options.backend, cluster.backends, cluster.experts_on, int4_on, options.mixed_numerics),
+        machine.family,
+    )
+    mix = mix_of(lambda kind: expert_numerics(model, kind[0], mode, kind[1]), found, config.experts)
+    numerics = EngineNumerics(mix.numerics, formats(model, mode)[1].name, mode.value, precision.value)
+    for line in mix.lines(names):
+        log(line)
     phases.mark("checkpoint")
 
     with contextlib.ExitStack() as undo:
         launcher = manager = None
         if workers:
-            placement = spread(
-                config.layers,
-                config.experts,
-                [f"w{index}" for index in range(workers)],
-                options.replicas,
-            )
+            placement = mix.spread(config.layers, config.experts, names, options.replicas)
             launcher = make_launcher(
                 ray,
                 LaunchOptions(
@@ -150,6 +165,7 @@ def assemble(
                     backoff_max_s=options.cluster.restart_pause_s,
                     tls=options.cluster.tls,
                     insecure=options.cluster.insecure,
+                    backends=options.cluster.backends,
                     **options.cluster.gpu,
                 ),
                 placement,
@@ -195,7 +211,7 @@ def assemble(
             executor = _connect(
                 model,
                 mode,
-                numerics.expert,
+                mix,
                 directory,
                 "coordinator",
                 options.link,
@@ -207,8 +223,8 @@ def assemble(
         if launcher is not None:
             manager = PlacementManager(
                 launcher,
-                Desired.of(placement, options.replicas, expert_bytes(model, mode)),
-                places.joining if ray is None else lambda present, count: [ANYWHERE] * count,
+                Desired.of(placement, options.replicas, expert_bytes(model, mode), mix.kinds),
+                places.joining if ray is None else lambda present, joining: [ANYWHERE] * len(joining),
                 ManagerOptions(memory=options.cluster.memory),
                 rebalancer=Rebalancer(router.loads, options.cluster.rebalance, time.monotonic),
                 log=log,
@@ -257,10 +273,11 @@ def assemble_router(
     security: ChannelSecurity = PLAIN,
     router_precision: str = "fp32",
     experts_on: str | None = None,
+    mixed_numerics: bool = False,
 ) -> RouterParts:
     """A router over workers that run already, reached as `security` says; `undo` ends what was started here, but not
-    them. experts_on: 'cuda/FAMILY' where GPUs of that family are the workers (None: this backend's kind). Raises as
-    `assemble`."""
+    them. experts_on: 'cuda/FAMILY' where GPUs of that family are the workers (None: this backend's kind);
+    mixed_numerics: they may be of several kinds, as they say themselves. Raises as `assemble`."""
     model = open_model(place)
     config = model.config
     mode = choose_mode(model, compute_mode, log)
@@ -271,9 +288,19 @@ def assemble_router(
     backend = _open_backend(backend_name, plan)
     undo.callback(backend.close)
     gates = _gates(model, backend)
+    mixes = [Mix(numerics, numerics.id)]
+
+    def place_workers(ids: Mapping[str, str]) -> Placement:
+        """ids: as the workers that were found say them."""
+        if mixed_numerics:
+            mixes.append(attached_mix(numerics, ids, config.experts))
+        for line in mixes[-1].lines(list(ids)):
+            log(line)
+        return mixes[-1].spread(config.layers, config.experts, list(ids))
+
     workers = AttachedWorkers(
         [str(parse_address(target, "--expert")) for target in targets],
-        lambda names: spread(config.layers, config.experts, names),
+        place_workers,
         AttachOptions(find_timeout_s=find_timeout_s),
         security=security,
         progress=lambda worker, done, total, nbytes: loading.update(f"worker {worker}", done, total),
@@ -281,9 +308,11 @@ def assemble_router(
     )
     undo.callback(workers.close)
     directory = workers.wait_serving()
-    executor = _connect(model, mode, numerics, directory, "router", link, FailoverPolicy(), undo)
+    executor = _connect(model, mode, mixes[-1], directory, "router", link, FailoverPolicy(), undo)
     router = MoeRouter(backend, mode, gates, config.top_k, directory, executor, precision)
-    return RouterParts(router, model.model_hash(), numerics.id, directory.current().placement.workers)
+    return RouterParts(
+        router, model.model_hash(), mixes[-1].numerics.id, directory.current().placement.workers
+    )
 
 
 def _seating(options: DeploymentOptions) -> Seating:
@@ -329,7 +358,7 @@ def _gates(model: Model, backend: Backend) -> list[PackedLinear]:
 def _connect(
     model: Model,
     mode: ComputeMode,
-    numerics: ExpertNumerics,
+    mix: Mix,
     directory: Directory,
     name: str,
     link: LinkKind,
@@ -339,7 +368,13 @@ def _connect(
     """Shakes hands with every worker of the directory. Raises the first refusal."""
     config = model.config
     limits = FrameLimits(config.layers, config.experts, config.top_k, config.hidden, mode.value)
-    identity = RouterIdentity(name, model.model_hash(), numerics.id, model.pack_hash)
+    identity = RouterIdentity(
+        name,
+        model.model_hash(),
+        mix.usual,
+        model.pack_hash,
+        others={} if mix.kinds is None else mix.kinds.workers,
+    )
     executor = RemoteExecutor(identity, limits, directory, link=link, policy=policy)
     undo.callback(executor.close)
     for error in executor.connect().values():

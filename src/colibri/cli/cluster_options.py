@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from colibri.cli.experts_on import add_experts_on
 from colibri.cli.gpu_options import add_gpu, gpu_options
+from colibri.cli.options import BACKENDS
 from colibri.cli.parser import integer, number
 from colibri.cli.pinning_options import CPU
 from colibri.cli.security_options import worker_tls
@@ -28,6 +29,7 @@ RESTART_PAUSE_S = 10.0
 class ClusterOptions:
     """memory: bytes of experts per worker (None: any); networks: by worker, those in network namespaces; tls,
     insecure: as LaunchOptions has them;
+    backends: by worker, of those that compute on another one than the deployment's;
     gpu: options of workers on a GPU, by their names in LaunchOptions; experts_on: 'cuda/FAMILY' of GPUs on other hosts;
     restart_pause_s: longest one before a dead worker's next life; ray: who places workers, None: this machine;
     rebalance: when experts are moved by load."""
@@ -43,6 +45,7 @@ class ClusterOptions:
     rebalance: RebalanceOptions = field(default_factory=RebalanceOptions)
     gpu: Mapping[str, Any] = field(default_factory=dict)
     experts_on: str | None = None
+    backends: Mapping[str, str] = field(default_factory=dict)
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
@@ -91,6 +94,13 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         metavar="W=NAME,ADDR",
         help="run a worker in a network namespace, where it listens on that address; for tests, as root",
+    )
+    parser.add_argument(
+        "--worker-backend",
+        action="append",
+        default=argparse.SUPPRESS,
+        metavar="W=BACKEND",
+        help="run a worker on another backend than --backend, as w1=reference, with --mixed-numerics; for tests",
     )
     parser.add_argument(
         "--restart-pause",
@@ -167,8 +177,7 @@ def cluster_options(args: argparse.Namespace) -> ClusterOptions:
     networks: dict[str, NetworkPlace] = {}
     for text in getattr(args, "worker_netns", ()):
         worker, place = parse_network_place(text, "--worker-netns")
-        if not (worker.startswith("w") and worker[1:].isdecimal() and worker == f"w{int(worker[1:])}"):
-            raise ConfigError("--worker-netns", "a worker as w0", worker)
+        _check_worker("--worker-netns", worker)
         if worker in networks:
             raise ConfigError("--worker-netns", "each worker once", worker)
         if args.link == "shared-memory":
@@ -187,4 +196,27 @@ def cluster_options(args: argparse.Namespace) -> ClusterOptions:
         ray=ray_options(args),
         gpu=gpu_options(args, ",".join(args.device), on_gpu=args.device != (CPU,)),
         experts_on=getattr(args, "experts_on", None),
+        backends=_backends(args),
     )
+
+
+def _backends(args: argparse.Namespace) -> dict[str, str]:
+    from colibri.errors import ConfigError
+
+    found: dict[str, str] = {}
+    for text in getattr(args, "worker_backend", ()):
+        worker, _, backend = text.partition("=")
+        _check_worker("--worker-backend", worker)
+        if worker in found:
+            raise ConfigError("--worker-backend", "each worker once", worker)
+        if backend not in BACKENDS:
+            raise ConfigError("--worker-backend", f"W=BACKEND, with one of {', '.join(BACKENDS)}", text)
+        found[worker] = backend
+    return found
+
+
+def _check_worker(option: str, worker: str) -> None:
+    from colibri.errors import ConfigError
+
+    if not (worker.startswith("w") and worker[1:].isdecimal() and worker == f"w{int(worker[1:])}"):
+        raise ConfigError(option, "a worker as w0", worker)

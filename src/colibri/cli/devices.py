@@ -3,8 +3,8 @@ numerics follow from it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from colibri.cli.pinning_options import AUTO, CPU, CUDA, PinningOptions
 from colibri.cluster.pinning_plan import WorkerPlace
@@ -13,18 +13,21 @@ from colibri.errors import ConfigError
 from colibri.kernels.cuda.backend import INT4_ON_CPU
 from colibri.kernels.cuda.device import DeviceError
 from colibri.kernels.cuda.opening import family_at, may_use, require_cuda
+from colibri.kinds import OPTION
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What is asked about devices. gpus: on this machine's bus; require: raises DeviceError where no GPU can be used
-    from here; may_use: whether this process may use the card at an address. elsewhere: where others place the workers,
-    how many could have a GPU there, counted when it is asked for; None: they are this machine's."""
+    from here; may_use: whether this process may use the card at an address; family: of that card, as its numerics id
+    names it. elsewhere: where others place the workers, how many could have a GPU there, counted when it is asked for;
+    None: they are this machine's."""
 
     gpus: Sequence[Gpu]
     require: Callable[[], None] = require_cuda
     may_use: Callable[[str], bool] = may_use
     elsewhere: Callable[[], int] | None = None
+    family: Callable[[str], str] = family_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ def settle_devices(
         return Settled(options, machine.elsewhere() if workers is None else workers, bus)
     if devices == (AUTO,):
         return _automatic(options, workers, usual, backend, machine, log)
-    if devices[0] == CPU:
+    if all(device == CPU for device in devices):
         return Settled(options, len(devices), bus)
     _check_backend(backend, asked)
     try:
@@ -90,52 +93,107 @@ def check_int4(int4_on: str | None, devices: Sequence[str], experts: str) -> Non
     """devices: settled; experts: their format. Raises ConfigError where the option would do nothing."""
     if int4_on is None:
         return
-    if devices[0] == CPU:
+    if all(device == CPU for device in devices):
         raise ConfigError("--int4-on", "a GPU by --device", "auto, which is the CPU here")
     if not experts.startswith("int4"):
         raise ConfigError("--int4-on", "a pack of int4 experts", f"{experts} experts")
 
 
-def experts_kind(
-    options: PinningOptions,
-    places: Sequence[WorkerPlace],
-    backend: str,
-    experts_on: str | None,
-    int4_on: str | None = None,
-    family: Callable[[str], str] = family_at,
-) -> tuple[str, str]:
-    """(backend, instruction family) of the workers' numerics id. options: settled. places: of local workers; none where
-    others place them. experts_on: 'cuda/FAMILY', int4_on: as the command line has them.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says of the workers' kinds. backend: of all; backends: by worker, of others; experts_on:
+    'cuda/FAMILY', int4_on: as they stand there; mixed: whether they may be of several."""
 
-    Raises ConfigError where it cannot be told, and where GPUs of several families would stand in for each other."""
-    if options.devices[0] == CPU:
-        if experts_on is not None:
-            raise ConfigError("--experts-on", "--device cuda beside it", experts_on)
-        return backend, "any"
-    asked = None if experts_on is None else experts_on.partition("/")[2]
-    suffix = INT4_ON_CPU if int4_on == "cpu" else ""
-    if asked is not None:
-        plain = asked.removesuffix(INT4_ON_CPU)
-        if asked != plain and not suffix:
-            raise ConfigError("--experts-on", f"cuda/{plain} without --int4-on cpu beside it", experts_on)
-        asked = plain + suffix
-    if not places:
-        if asked is None:
-            raise ConfigError("--experts-on", "cuda/FAMILY (cuda/mma-sm90) of the other hosts' GPUs", "none")
-        return CUDA, asked
+    backend: str
+    backends: Mapping[str, str] = field(default_factory=dict)
+    experts_on: str | None = None
+    int4_on: str | None = None
+    mixed: bool = False
+
+
+#: (backend, instruction family) of an ExpertNumerics.
+Kind = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKinds:
+    """usual: of this process where there are no workers, and of those that join; workers: by name."""
+
+    usual: Kind
+    workers: Mapping[str, Kind]
+
+
+def worker_kinds(
+    options: PinningOptions,
+    names: Sequence[str],
+    places: Sequence[WorkerPlace],
+    asked: Asked,
+    family: Callable[[str], str] = family_at,
+) -> WorkerKinds:
+    """options: settled. names: of the workers; places: theirs; none where others place them.
+
+    Raises ConfigError where it cannot be told, for GPUs of several families, and for workers of several kinds that
+    nobody asked for, or that were asked for and are not there."""
+    on_gpu = all(device != CPU for device in options.devices)
+    if asked.experts_on is not None and all(device == CPU for device in options.devices):
+        raise ConfigError("--experts-on", "--device cuda beside it", asked.experts_on)
+    for name in asked.backends:
+        if name not in names:
+            raise ConfigError(
+                "--worker-backend", f"a worker of the start ({', '.join(names) or 'none'})", name
+            )
+    gpus = [place.gpu for place in places if place.gpu]
+    cuda: Kind | None = (CUDA, _family(gpus, asked, family)) if gpus or (on_gpu and not places) else None
+    cpu: Kind = (asked.backend, "any")
     found = {}
-    for place in places:
+    for index, name in enumerate(names):
+        gpu = bool(places[index].gpu) if places else on_gpu
+        if name in asked.backends:
+            if gpu:
+                raise ConfigError("--worker-backend", "a worker without a GPU", name)
+            found[name] = (asked.backends[name], "any")
+        else:
+            found[name] = cuda if gpu and cuda is not None else cpu
+    kinds = sorted(set(found.values()))
+    told = "; ".join(
+        f"{', '.join(name for name in names if found[name] == kind)}: {'/'.join(kind)}" for kind in kinds
+    )
+    if asked.mixed and len(kinds) < 2:
+        raise ConfigError(OPTION, "workers of several kinds, as by --device cuda,cpu", told or "no workers")
+    if not asked.mixed and len(kinds) > 1:
+        option = "--worker-backend" if asked.backends else "--device"
+        raise ConfigError(option, f"workers of one kind, as they stand in for each other, or {OPTION}", told)
+    return WorkerKinds(cuda if on_gpu and cuda is not None else cpu, found)
+
+
+def _family(gpus: Sequence[str], asked: Asked, family: Callable[[str], str]) -> str:
+    """Of all the GPUs, with what int4_on adds to it. gpus: addresses, none where they are other hosts'."""
+    suffix = INT4_ON_CPU if asked.int4_on == "cpu" else ""
+    named = None if asked.experts_on is None else asked.experts_on.partition("/")[2]
+    if named is not None:
+        plain = named.removesuffix(INT4_ON_CPU)
+        if named != plain and not suffix:
+            raise ConfigError(
+                "--experts-on", f"cuda/{plain} without --int4-on cpu beside it", asked.experts_on
+            )
+        named = plain + suffix
+    if not gpus:
+        if named is None:
+            raise ConfigError("--experts-on", "cuda/FAMILY (cuda/mma-sm90) of the other hosts' GPUs", "none")
+        return named
+    found = {}
+    for address in gpus:
         try:
-            found[place.gpu] = family(place.gpu) + suffix
+            found[address] = family(address) + suffix
         except DeviceError as error:
-            raise ConfigError("--device", f"a GPU at {place.gpu} that can be used", error) from error
+            raise ConfigError("--device", f"a GPU at {address} that can be used", error) from error
     if len(set(found.values())) > 1:
         each = ", ".join(f"{kind} at {address}" for address, kind in sorted(found.items()))
         raise ConfigError("--device", "GPUs of one family, as they stand in for each other", each)
     (kind,) = set(found.values())
-    if asked not in (None, kind):
-        raise ConfigError("--experts-on", f"cuda/{kind}, the family of this machine's GPUs", experts_on)
-    return CUDA, kind
+    if named not in (None, kind):
+        raise ConfigError("--experts-on", f"cuda/{kind}, the family of this machine's GPUs", asked.experts_on)
+    return kind
 
 
 def _automatic(

@@ -82,6 +82,7 @@ def add_deployment(parser: argparse.ArgumentParser, workers: int, *, share: bool
         help="workers that hold each expert; with 2 or more, the death of one costs no load",
     )
     add_deployment_pinning(parser, share=share)
+    add_mixed(parser)
     parser.add_argument(
         "--transport", choices=("unix", "tcp"), default="unix", help="how this process reaches its workers"
     )
@@ -109,6 +110,15 @@ def add_deployment(parser: argparse.ArgumentParser, workers: int, *, share: bool
         default=50.0,
         metavar="MS",
         help="milliseconds that prefill may add to a step beside running answers, about; 0: any",
+    )
+
+
+def add_mixed(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--mixed-numerics",
+        action="store_true",
+        help="let workers serve together that do not compute the same bits (GPUs and CPUs): each expert belongs to one "
+        "kind for good, and answers, receipts and ids are those of the very mix",
     )
 
 
@@ -155,6 +165,7 @@ def deployment_options(args: argparse.Namespace, model: Path | str) -> Deploymen
         model=model,
         workers=getattr(args, "workers", None),
         usual_workers=args.usual_workers,
+        mixed_numerics=args.mixed_numerics,
         replicas=args.replicas,
         compute_mode=getattr(args, "compute_mode", None),
         router_precision=args.router_precision,

@@ -71,7 +71,8 @@ def add_deployment_pinning(parser: argparse.ArgumentParser, *, share: bool = Fal
         default=CPU,
         metavar="DEVICE[,DEVICE...]",
         help="where all workers compute, or each: cpu; cuda: a GPU of its own for each, on its NUMA node; cuda:N; "
-        "auto: cuda where each can have one, else cpu. GPUs compute other bits than CPUs, so it is one kind for all",
+        "auto: cuda where each can have one, else cpu. GPUs compute other bits than CPUs: both only with "
+        "--mixed-numerics",
     )
     _add_permissions(parser, share)
 
@@ -111,11 +112,6 @@ def _devices(text: str) -> tuple[str, ...]:
             raise argparse.ArgumentTypeError(
                 f"expected auto, or cpu, cuda or cuda:N for all workers or each, got {text!r}"
             )
-    if len({each == CPU for each in found}) > 1:
-        raise argparse.ArgumentTypeError(
-            f"expected GPUs for all workers or for none: they stand in for each other, and a GPU computes other bits "
-            f"than a CPU; got {text!r}"
-        )
     return found
 
 

@@ -66,6 +66,10 @@ def _read(path: str) -> Mapping[str, Any]:
 
 def _of_status(document: Mapping[str, Any]) -> dict[str, Any]:
     """What `colibri status --loads --experts --json` prints."""
+    numerics = str(document.get("expert_numerics_id", ""))
+    if numerics.startswith("mixed("):
+        expected = "the status of workers of one numerics id (the server itself plans for several)"
+        raise ConfigError("--from-file", expected, numerics)
     try:
         loads = [[float(rows) for rows in layer["rows"]] for layer in document["layers"]]
         infos = [info for info in document["workers"] if info["state"] != "drained"]

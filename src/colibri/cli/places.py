@@ -52,7 +52,7 @@ class Places:
                 raise ConfigError(name, "auto, where this process starts no workers", _spelled(values))
             if len(values) not in (1, workers):
                 raise ConfigError(name, f"one value, or one for each of {workers} workers", _spelled(values))
-        wanted = self._wanted(0, workers)
+        wanted = self._wanted(range(workers))
         plan = when_free(
             self._claims,
             lambda taken: plan_pinning(self._topology, replace(wanted, taken=taken), self._threads),
@@ -60,24 +60,25 @@ class Places:
         self._check(plan.workers, [f"worker w{index}" for index in range(workers)])
         return plan
 
-    def joining(self, present: Sequence[WorkerPlace], count: int) -> tuple[WorkerPlace, ...]:
-        """For `count` workers that join those that there are."""
-        wanted = self._wanted(len(present), count)
+    def joining(self, present: Sequence[WorkerPlace], names: Sequence[str]) -> tuple[WorkerPlace, ...]:
+        """For workers (w0 ...) that join those that there are: one that comes back has what the options say of it."""
+        wanted = self._wanted([int(name.removeprefix("w")) for name in names])
         places = when_free(
             self._claims, lambda taken: plan_joining(self._topology, replace(wanted, taken=taken), present)
         )
         if self._threads is not None and not any(wanted.cpu_threads):
             places = tuple(replace(place, threads=self._threads) for place in places)
-        self._check(places, ["the new worker"] * count)
+        self._check(places, [f"worker {name}" for name in names])
         return places
 
-    def _wanted(self, first: int, count: int) -> Wanted:
+    def _wanted(self, numbers: Sequence[int]) -> Wanted:
         return Wanted(
-            count,
-            _each(self._options.numa_nodes, first, count),
-            _each(self._options.cpu_threads, first, count),
-            gpus=self._options.devices[0] != CPU,
-            cards=_cards(self._options.devices, first, count),
+            len(numbers),
+            _each(self._options.numa_nodes, numbers),
+            _each(self._options.cpu_threads, numbers),
+            gpus=any(device != CPU for device in self._options.devices),
+            cards=_cards(self._options.devices, numbers),
+            without_gpu=_on_cpu(self._options.devices, numbers),
             share=self._options.share,
         )
 
@@ -108,18 +109,28 @@ def when_free(
         sleep(_POLL_S)
 
 
-def _cards(devices: Sequence[str], first: int, count: int) -> tuple[int | None, ...]:
+def _cards(devices: Sequence[str], numbers: Sequence[int]) -> tuple[int | None, ...]:
     """N of each 'cuda:N'; None for others."""
-    numbers = [int(device.removeprefix("cuda:")) if ":" in device else None for device in devices]
-    return _each(numbers, first, count)
+    cards = [int(device.removeprefix("cuda:")) if ":" in device else None for device in devices]
+    return _each(cards, numbers)
+
+
+def _on_cpu(devices: Sequence[str], numbers: Sequence[int]) -> frozenset[int]:
+    """Positions of those that get no GPU; where some of those named are on CPUs, so are all beyond them."""
+    named = [device == CPU for device in devices]
+    if len(named) == 1 or not any(named):
+        return frozenset()
+    return frozenset(
+        position for position, number in enumerate(numbers) if number >= len(named) or named[number]
+    )
 
 
 def _spelled(values: Sequence[int | None]) -> str:
     return ",".join(AUTO if value is None else str(value) for value in values)
 
 
-def _each(values: Sequence[int | None], first: int, count: int) -> tuple[int | None, ...]:
-    """Of the workers from `first` on: one value stands for all; those beyond the end of several have none."""
+def _each(values: Sequence[int | None], numbers: Sequence[int]) -> tuple[int | None, ...]:
+    """Of the workers with these numbers: one value stands for all; those beyond the end of several have none."""
     if len(values) == 1:
-        return tuple(values) * count
-    return tuple(values[first : first + count])
+        return tuple(values) * len(numbers)
+    return tuple(values[number] if number < len(values) else None for number in numbers)

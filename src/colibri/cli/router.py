@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "cuda/FAMILY (cuda/mma-sm90) where the workers are GPUs of that family, as their expert_numerics_id says; "
         "the gate stays here (default: workers of the kind of --backend)",
     )
+    options.add_mixed(parser)
     options.add_listen(parser, "127.0.0.1:50052")
     options.add_numerics(parser)
     options.add_router_precision(parser)
@@ -82,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
                 security=plane,
                 router_precision=args.router_precision,
                 experts_on=getattr(args, "experts_on", None),
+                mixed_numerics=args.mixed_numerics,
             )
         servicer = RouterServicer(
             parts.router,

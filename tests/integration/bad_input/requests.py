@@ -354,7 +354,8 @@ def workers_control(model_hash: str, numerics: str) -> tuple[CallCase, ...]:
                      Code.FAILED_PRECONDITION, "pack_hash: router 'r' has 'abc', worker w0 has ''")),
         _control("numerics", "another numerics id", HANDSHAKE,
                  lambda: handshake(**{**ours, "expert_numerics_id": "cpu/int3"}),
-                 _mismatch("expert_numerics_id", "cpu/int3", numerics)),
+                 said(Code.FAILED_PRECONDITION, f"expert_numerics_id: router 'r' has 'cpu/int3', worker w0 has "
+                      f"'{numerics}'; only with --mixed-numerics of the router do such workers serve together")),
         _control("empty-handshake", "an empty handshake", HANDSHAKE, ep.HandshakeRequest,
                  said(Code.FAILED_PRECONDITION, "protocol: router '' speaks 0 to 0, worker w0 1 to 1")),
         _control("load-layer", "loads a layer that the model has not", LOAD,

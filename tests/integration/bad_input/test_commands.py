@@ -86,7 +86,10 @@ def test_another_models_worker(model: Path, tmp_path: Path) -> None:
 
 def test_a_worker_of_another_numerics_id(model: Path, tmp_path: Path) -> None:
     with expert(model, f"unix:{tmp_path}/w.sock", "--compute-mode=fp32") as (_, target):
-        text = f"expert_numerics_id: router 'router' has '{ANY}', worker w0 has '{ANY}'"
+        text = (
+            f"expert_numerics_id: router 'router' has '{ANY}', worker w0 has '{ANY}'; only with "
+            "--mixed-numerics of the router do such workers serve together"
+        )
         assert router_says(model, target, said(Code.FAILED_PRECONDITION, text)) == ""
 
 

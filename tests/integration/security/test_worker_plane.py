@@ -175,8 +175,8 @@ def test_by_name_only_a_worker_stands_for_a_worker(bench: MoeBench, pki: Pki) ->
 
 
 def test_a_router_attaches_workers(bench: MoeBench, pki: Pki) -> None:
-    def place(names: Any) -> Placement:
-        return spread(bench.layers, bench.experts, names)
+    def place(ids: Any) -> Placement:
+        return spread(bench.layers, bench.experts, list(ids))
 
     with workers(bench, 2, "tcp", pki.serves("worker", mutual=True)) as servers:
         targets = [server.target for server in servers]

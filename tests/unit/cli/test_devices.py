@@ -3,13 +3,22 @@ GPU is needed: what is asked of a driver is handed in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from colibri.cli.cluster_options import cluster_options
-from colibri.cli.devices import Machine, Settled, check_int4, experts_kind, settle_devices
+from colibri.cli.devices import (
+    Asked,
+    Kind,
+    Machine,
+    Settled,
+    WorkerKinds,
+    check_int4,
+    settle_devices,
+    worker_kinds,
+)
 from colibri.cli.pinning_options import PinningOptions, pinning_options
 from colibri.cli.places import Places
 from colibri.cli.verbs import build_parser
@@ -82,7 +91,6 @@ def test_sizes_of_a_gpu_without_one() -> None:
 @pytest.mark.parametrize(
     ("argument", "text"),
     [
-        ("--device=cpu,cuda:0", "expected GPUs for all workers or for none"),
         ("--device=auto,cuda", "expected auto, or cpu, cuda or cuda:N"),
         ("--device=cuda:x", "expected auto, or cpu, cuda or cuda:N"),
         ("--gpu-block-size=33", "expected a multiple of 32 from 32 to 1024, got '33'"),
@@ -206,32 +214,106 @@ def test_what_cannot_be_had_is_said_at_once() -> None:
     assert found.pinning == on_gpu, "other hosts' workers find out"
 
 
+def kinds_of(
+    options: PinningOptions,
+    places: Sequence[WorkerPlace],
+    asked: Asked,
+    family: Callable[[str], str] = sm90,
+    workers: int = 2,
+) -> WorkerKinds:
+    return worker_kinds(options, [f"w{index}" for index in range(workers)], places, asked, family)
+
+
+PLACES = [WorkerPlace(gpu.node, (gpu.node,), 1, False, gpu.address) for gpu in GPUS]
+BESIDE = WorkerPlace(0, (5,), 1, False)
+ON_GPU, MIXED = PinningOptions(devices=("cuda",)), PinningOptions(devices=("cuda", "cpu"))
+#: What a GPU of these tests computes.
+SM90 = ("cuda", "mma-sm90")
+
+
+def alike(kind: Kind) -> WorkerKinds:
+    return WorkerKinds(kind, {"w0": kind, "w1": kind})
+
+
 def test_the_numerics_that_workers_must_have() -> None:
-    on_gpu = PinningOptions(devices=("cuda",))
-    places = [WorkerPlace(gpu.node, (gpu.node,), 1, False, gpu.address) for gpu in GPUS]
-    assert experts_kind(PinningOptions(), places, "reference", None) == ("reference", "any")
-    assert experts_kind(on_gpu, places, "cpu", None, None, sm90) == ("cuda", "mma-sm90")
-    assert experts_kind(on_gpu, [], "cpu", "cuda/simt") == ("cuda", "simt")
-    for asked in (None, "cuda/mma-sm90", "cuda/mma-sm90+int4-cpu"):
-        found = experts_kind(on_gpu, places, "cpu", asked, "cpu", sm90)
-        assert found == ("cuda", "mma-sm90+int4-cpu")
-    assert experts_kind(on_gpu, [], "cpu", "cuda/simt", "cpu") == ("cuda", "simt+int4-cpu")
-    with pytest.raises(
-        ConfigError,
-        match=r"--experts-on: expected cuda/simt without --int4-on cpu beside it, got cuda/simt\+int4-cpu",
-    ):
-        experts_kind(on_gpu, [], "cpu", "cuda/simt+int4-cpu", "gpu")
-    with pytest.raises(ConfigError, match=r"--experts-on: expected cuda/FAMILY .* got none"):
-        experts_kind(on_gpu, [], "cpu", None)
-    with pytest.raises(ConfigError, match=r"--experts-on: expected cuda/mma-sm90, .* got cuda/mma-sm80"):
-        experts_kind(on_gpu, places, "cpu", "cuda/mma-sm80", None, sm90)
-    with pytest.raises(ConfigError, match="--experts-on: expected --device cuda beside it"):
-        experts_kind(PinningOptions(), places, "cpu", "cuda/simt")
+    reference = Asked("reference")
+    assert kinds_of(PinningOptions(), [BESIDE] * 2, reference) == alike(("reference", "any"))
+    assert kinds_of(PinningOptions(), [], Asked("cpu"), workers=0) == WorkerKinds(("cpu", "any"), {})
+    assert kinds_of(ON_GPU, PLACES, Asked("cpu")) == alike(SM90)
+    assert kinds_of(ON_GPU, [], Asked("cpu", experts_on="cuda/simt")) == alike(("cuda", "simt"))
+    for named in (None, "cuda/mma-sm90", "cuda/mma-sm90+int4-cpu"):
+        found = kinds_of(ON_GPU, PLACES, Asked("cpu", experts_on=named, int4_on="cpu"))
+        assert found == alike(("cuda", "mma-sm90+int4-cpu"))
+    simt = kinds_of(ON_GPU, [], Asked("cpu", experts_on="cuda/simt", int4_on="cpu"))
+    assert simt == alike(("cuda", "simt+int4-cpu"))
     families = {GPUS[0].address: "mma-sm80", GPUS[1].address: "mma-sm90"}
+    for asked, places, text in (
+        (Asked("cpu"), [], r"--experts-on: expected cuda/FAMILY .* got none"),
+        (Asked("cpu", experts_on="cuda/mma-sm80"), PLACES, "expected cuda/mma-sm90, .* got cuda/mma-sm80"),
+        (
+            Asked("cpu", experts_on="cuda/simt+int4-cpu", int4_on="gpu"),
+            [],
+            r"--experts-on: expected cuda/simt without --int4-on cpu beside it, got cuda/simt\+int4-cpu",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            kinds_of(ON_GPU, places, asked)
+    with pytest.raises(ConfigError, match="--experts-on: expected --device cuda beside it"):
+        kinds_of(PinningOptions(), [BESIDE] * 2, Asked("cpu", experts_on="cuda/simt"))
     with pytest.raises(
         ConfigError, match=r"GPUs of one family, .* got mma-sm80 at 0000:17:00.0, mma-sm90 at 0000:ca:00.0"
     ):
-        experts_kind(on_gpu, places, "cpu", None, None, families.__getitem__)
+        kinds_of(ON_GPU, PLACES, Asked("cpu"), families.__getitem__)
+
+
+def test_several_kinds_only_where_they_are_asked_for() -> None:
+    places = [PLACES[0], BESIDE]
+    found = kinds_of(MIXED, places, Asked("cpu", mixed=True))
+    assert found == WorkerKinds(("cpu", "any"), {"w0": SM90, "w1": ("cpu", "any")}), "who joins has no GPU"
+    other = Asked("cpu", backends={"w1": "reference"}, mixed=True)
+    found = kinds_of(PinningOptions(), [BESIDE] * 2, other)
+    assert found == WorkerKinds(("cpu", "any"), {"w0": ("cpu", "any"), "w1": ("reference", "any")})
+    for options, where, asked, text in (
+        (
+            MIXED,
+            places,
+            Asked("cpu"),
+            "--device: expected workers of one kind, as they stand in for each other, or --mixed-numerics, got "
+            "w1: cpu/any; w0: cuda/mma-sm90",
+        ),
+        (
+            PinningOptions(),
+            [BESIDE] * 2,
+            Asked("cpu", {"w1": "reference"}),
+            "--worker-backend: expected workers of one kind, .* got w0: cpu/any; w1: reference/any",
+        ),
+        (
+            ON_GPU,
+            PLACES,
+            Asked("cpu", mixed=True),
+            "--mixed-numerics: expected workers of several kinds, as by --device cuda,cpu, got w0, w1: cuda/mma-sm90",
+        ),
+        (MIXED, places, Asked("cpu", {"w0": "reference"}, mixed=True), "a worker without a GPU, got w0"),
+        (MIXED, places, Asked("cpu", {"w7": "reference"}, mixed=True), r"of the start \(w0, w1\), got w7"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            kinds_of(options, where, asked)
+
+
+def test_places_of_gpus_and_cpus(tmp_path: Path) -> None:
+    tree = two_sockets(tmp_path)
+    cards = [gpu.address for gpu in tree.discover().gpus]
+    each = places_of(tree, 3, "cuda:3", "cpu", "cuda")
+    assert [place.gpu for place in each] == [cards[3], "", cards[0]]
+    assert len({cpu for place in each for cpu in place.cpus}) == sum(len(place.cpus) for place in each)
+    options = PinningOptions(devices=("cuda", "cpu"), cpu_threads=(2,))
+    places = Places(
+        tree.discover(), options, None, CpuClaims(None), lambda line: None, lambda cpu, node: None
+    )
+    first = places.first(2).workers
+    assert [place.gpu for place in (*first, *places.joining(first, ["w2"]))] == [cards[0], "", ""]
+    (back,) = places.joining(first[1:], ["w0"])
+    assert back.gpu == cards[0], "one that comes back is what it was"
 
 
 def test_int4_on_where_it_would_do_nothing() -> None:

@@ -171,14 +171,14 @@ def test_who_joins_has_its_own_wish(two: MachineTree) -> None:
     options = PinningOptions((0, 0, 1), (2,))
     places = Places(two.discover(), options, None, NOBODY, lambda line: None, unmeasured)
     present = places.first(3).workers
-    joined = places.joining(present, 1)
+    joined = places.joining(present, [f"w{len(present)}"])
     assert joined[0].threads == 2
     assert not {cpu for place in present for cpu in place.cpus} & set(joined[0].cpus)
     full = Places(two.discover(), PinningOptions(), None, NOBODY, lambda line: None, unmeasured)
     with pytest.raises(PinningRefused, match="got 0 free cores"):
-        full.joining(full.first(2).workers, 1)
+        full.joining(full.first(2).workers, ["w2"])
     sharing = Places(two.discover(), PinningOptions(share=True), 1, NOBODY, lambda line: None, unmeasured)
-    (shared,) = sharing.joining(sharing.first(2).workers, 1)
+    (shared,) = sharing.joining(sharing.first(2).workers, ["w2"])
     assert shared.oversubscribed
     assert shared.threads == 1
 

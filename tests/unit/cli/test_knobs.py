@@ -58,6 +58,8 @@ def another(action: argparse.Action) -> list[str]:
         return [option]
     if action.choices is not None:
         return [option, str([choice for choice in action.choices if choice != action.default][-1])]
+    if action.metavar == "W=BACKEND":
+        return [option, "w0=reference"]
     if action.metavar == "W=NAME,ADDR":
         return [option, "w0=n,10.0.0.1"]
     for text in ("3", "5", "64", "0.5", "65536", "cuda", "cuda/simt"):

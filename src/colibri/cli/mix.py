@@ -1,0 +1,87 @@
+"""Of which numerics the experts of a deployment are, where its workers may be of several kinds: which expert belongs to
+which, what the whole is called, and what is said about it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from colibri.cli.devices import Kind, WorkerKinds
+from colibri.errors import ConfigError
+from colibri.kinds import OPTION, Kinds, share_out, spread_kinds
+from colibri.numerics import ExpertNumerics, MixedNumerics
+from colibri.placement import Placement, spread
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """numerics: of all experts together; usual: the id that a worker is to have unless `kinds` says another; kinds:
+    None: all have that one."""
+
+    numerics: ExpertNumerics | MixedNumerics
+    usual: str
+    kinds: Kinds | None = None
+
+    def spread(self, layers: int, experts: int, workers: Sequence[str], replicas: int = 1) -> Placement:
+        """The first placement. Raises InvalidInput for more replicas than a kind has workers."""
+        if self.kinds is None:
+            return spread(layers, experts, workers, replicas)
+        return spread_kinds(layers, workers, self.kinds, replicas)
+
+    def lines(self, workers: Sequence[str]) -> list[str]:
+        """What an operator must know of it at the start."""
+        if self.kinds is None:
+            return []
+        counts = Counter(self.kinds.experts)
+        told = []
+        for kind in sorted(counts):
+            names = [name for name in workers if self.kinds.of(name) == kind]
+            told.append(f"{', '.join(names)}: {kind}, {counts[kind]} of {len(self.kinds.experts)} experts")
+        return [
+            f"MIXED NUMERICS: {'; '.join(told)}",
+            f"MIXED NUMERICS: answers equal those of this very mix alone, {self.numerics.id}; those of one kind, and "
+            "of `--workers 0`, are others",
+        ]
+
+
+def mix_of(numerics: Callable[[Kind], ExpertNumerics], workers: WorkerKinds, experts: int) -> Mix:
+    """numerics: of the model's experts on a kind. Raises InvalidInput for fewer experts than kinds."""
+    by_worker = {name: numerics(kind) for name, kind in workers.workers.items()}
+    return _mix(by_worker, numerics(workers.usual), experts)
+
+
+def attached_mix(own: ExpertNumerics, ids: Mapping[str, str], experts: int) -> Mix:
+    """Of workers that run already. own: what this router would expect of all of them; ids: as they say, by name.
+
+    Raises ConfigError where they are of one kind, or could not serve one router together."""
+    by_worker = {}
+    for name, text in ids.items():
+        try:
+            by_worker[name] = ExpertNumerics.parse(text)
+        except ValueError as error:
+            raise ConfigError("--expert", "workers whose numerics can be told", f"{name}: {error}") from error
+    for name, found in by_worker.items():
+        for part in ("weight_format", "wire_dtype", "revision"):
+            expected, got = getattr(own, part), getattr(found, part)
+            if got != expected:
+                raise ConfigError(
+                    "--expert", f"workers with {part} {expected}", f"{got} ({name}: {found.id})"
+                )
+    if len(set(ids.values())) < 2:
+        raise ConfigError(
+            OPTION, "workers of several expert_numerics_ids", ", ".join(sorted(set(ids.values())))
+        )
+    return _mix(by_worker, own, experts)
+
+
+def _mix(by_worker: Mapping[str, ExpertNumerics], usual: ExpertNumerics, experts: int) -> Mix:
+    kinds = {numerics.id: numerics for numerics in by_worker.values()}
+    if len(kinds) < 2:
+        (numerics,) = kinds.values() or (usual,)
+        return Mix(numerics, numerics.id)
+    workers = Counter(numerics.id for numerics in by_worker.values())
+    homes = share_out(experts, workers)
+    others = {name: numerics.id for name, numerics in by_worker.items() if numerics.id != usual.id}
+    numerics_of_all = MixedNumerics(tuple(kinds[kind] for kind in sorted(kinds)), homes)
+    return Mix(numerics_of_all, usual.id, Kinds(homes, usual.id, others))
