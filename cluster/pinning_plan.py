@@ -161,12 +161,18 @@ def plan_joining(
     else:
         left_over = topology
     pids = {cpu: 0 for place in present for cpu in place.cpus} | dict(wanted.taken)
+    count = wanted.workers or 0
+    needed = (count - len(wanted.without_gpu)) if wanted.gpus else 0
+    lacks_gpus = needed > len(left_over.gpus)
+    if lacks_gpus and not wanted.share:
+        there = sum(bool(place.gpu) for place in present)
+        raise ConfigError("--workers", f"at most {len(topology.gpus)}, one for each GPU", there + needed)
     try:
-        return plan_workers(left_over, replace(wanted, taken=pids, share=False))
+        if not lacks_gpus:
+            return plan_workers(left_over, replace(wanted, taken=pids, share=False))
     except PinningRefused:
         if not wanted.share:
             raise
-    count = wanted.workers or 0
     before: tuple[None, ...] = (None,) * len(present)
     left = list(
         plan_workers(

@@ -121,3 +121,11 @@ def test_what_is_refused(tmp_path: Path, document: Any, message: str) -> None:
 def test_no_file() -> None:
     with pytest.raises(InvalidInput, match="--from-file: expected a readable JSON file, got /nowhere"):
         plan_file("/nowhere", 2, None)
+
+
+def test_the_status_of_several_kinds_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, {"expert_numerics_id": "mixed(a|b)/homes=00", "layers": [], "workers": []})
+    with pytest.raises(
+        InvalidInput, match=r"--from-file: expected the status of workers of one .* got mixed\(a\|b\)"
+    ):
+        plan_file(path, None, None)

@@ -282,6 +282,24 @@ def test_who_joins_gets_a_gpu_of_its_own(tmp_path: Path) -> None:
     assert {place.gpu for place in (*present, *joined)} == {gpu.address for gpu in topology.gpus}
 
 
+def test_who_joins_where_no_gpu_is_left(tmp_path: Path) -> None:
+    topology = two_sockets(tmp_path).discover()
+    present = plan_workers(topology, Wanted(4, cpu_threads=(2,) * 4, gpus=True))
+    with pytest.raises(ConfigError, match="--workers: expected at most 4, one for each GPU, got 5"):
+        plan_joining(topology, Wanted(1, gpus=True), present)
+    (shared,) = plan_joining(topology, Wanted(1, gpus=True, share=True), present)
+    assert shared.gpu in {gpu.address for gpu in topology.gpus}
+    (beside,) = plan_joining(topology, Wanted(1, gpus=True, without_gpu=frozenset({0}), share=True), present)
+    assert not beside.gpu
+
+
+def test_workers_without_a_gpu_among_others(tmp_path: Path) -> None:
+    topology = two_sockets(tmp_path).discover()
+    found = plan_workers(topology, Wanted(6, gpus=True, without_gpu=frozenset({1, 4})))
+    assert [bool(place.gpu) for place in found] == [True, False, True, True, False, True]
+    assert plan_workers(topology, Wanted(2, gpus=True, without_gpu=frozenset({0, 1})))[0].gpu == ""
+
+
 # Any machine, any wish
 
 
