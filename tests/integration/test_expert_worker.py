@@ -298,7 +298,8 @@ def test_handshake(client: WorkerClient, tiny_mixtral: Path) -> None:
         ({"pack_hash": "p"}, "pack_hash: router 'r1' has 'p', worker w0 has ''"),
         (
             {"expert_numerics_id": "cuda/x"},
-            f"expert_numerics_id: router 'r1' has 'cuda/x', worker w0 has '{right['expert_numerics_id']}'",
+            f"expert_numerics_id: router 'r1' has 'cuda/x', worker w0 has '{right['expert_numerics_id']}'; only with"
+            " --mixed-numerics of the router do such workers serve together",
         ),
     ):
         error = from_rpc_error(failure(lambda changes=changes: shake(**changes)), "w0")  # type: ignore[misc]
