@@ -47,6 +47,10 @@ GemmPath gemm_path(const KernelTable& table, bool bf16_rows, WeightType weights)
   return {&table.gemm_f32[weights], kRowF32};
 }
 
+Tiling gemm_tiling(const GemmPath& path, int64_t rows) {
+  return Tiling(rows, rows <= path.kernels->max_rows ? path.kernels->max_rows : path.kernels->many_rows);
+}
+
 void pack_rows(const Rows& rows, int64_t first, int count, RowType type, void* out) {
   if (!rows.bf16) {
     interleave(rows, first, count, static_cast<uint64_t*>(out), 4, [](const char* p) {
@@ -111,7 +115,7 @@ void run_panel(const PanelJob& job) noexcept {
 void linear_rows(Backend& backend, const Rows& x, int64_t count, const Matrix& w, float* y) {
   if (count == 0) return;
   const GemmPath path = gemm_path(backend.kernels, x.bf16, w.type);
-  const Tiling tiling(count, path.kernels->max_rows);
+  const Tiling tiling = gemm_tiling(path, count);
   const int64_t pairs = w.pairs(), packed_row = pairs * 2 * int64_t(row_element(path.rows));
   const int64_t packed = round_up(count * packed_row, 64), spill = spill_floats(path, w, count);
   char* a = backend.scratch_rows.get<char>(size_t(packed + backend.pool.threads() * spill * 4));

@@ -32,6 +32,8 @@ struct Rows {
   const uint32_t* index;
 };
 
+Tiling gemm_tiling(const GemmPath& path, int64_t rows);
+
 // Packs rows [first, first + count) into a tile [pairs][count][2] of `type`.
 void pack_rows(const Rows& rows, int64_t first, int count, RowType type, void* out);
 

@@ -39,13 +39,13 @@ struct Accumulators {
 template <int Rows>
 COLIBRI_INLINE void start(Accumulators<Rows>& acc, const GemmTile& t) {
   if (t.resume) {
-#pragma GCC unroll 12
+#pragma GCC unroll 16
     for (int r = 0; r < Rows; r++) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; v++) acc.v[r][v] = native_load(t.sums + r * kPanel + v * kNativeLanes);
     }
   } else {
-#pragma GCC unroll 12
+#pragma GCC unroll 16
     for (int r = 0; r < Rows; r++) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; v++) acc.v[r][v] = native_zero();
@@ -97,7 +97,7 @@ template <int Rows>
 COLIBRI_INLINE void finish(const Accumulators<Rows>& acc, const GemmTile& t, bool bf16_rows) {
   alignas(64) float end[Rows * kPanel];
   float* const sums = t.spill ? t.sums : end;
-#pragma GCC unroll 12
+#pragma GCC unroll 16
   for (int r = 0; r < Rows; r++) {
     store(sums + r * kPanel, join(&acc.v[r][0]));
     store(sums + r * kPanel + 16, join(&acc.v[r][kVectors / 2]));
@@ -143,7 +143,7 @@ COLIBRI_INLINE void multiply_pair(Accumulators<Rows>& acc, const float* a, const
   native even[kVectors], odd[kVectors];
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; v++) Weights::load_pairs(w, v, even[v], odd[v]);
-#pragma GCC unroll 12
+#pragma GCC unroll 16
   for (int r = 0; r < Rows; r++) {
     const native x1 = native_set1(a[2 * r + 1]), x0 = native_set1(a[2 * r]);
 #pragma GCC unroll 4
@@ -157,9 +157,9 @@ COLIBRI_INLINE void multiply_pair(Accumulators<Rows>& acc, const float* a, const
     native even, odd;
     Weights::load_pairs(w, v, even, odd);
     asm("" : "+r"(a));  // the broadcasts are loads again for each v: kept in registers they would push out accumulators
-#pragma GCC unroll 12
+#pragma GCC unroll 16
     for (int r = 0; r < Rows; r++) acc.v[r][v] = fma(native_set1(a[2 * r + 1]), odd, acc.v[r][v]);
-#pragma GCC unroll 12
+#pragma GCC unroll 16
     for (int r = 0; r < Rows; r++) acc.v[r][v] = fma(native_set1(a[2 * r]), even, acc.v[r][v]);
   }
 #endif
@@ -186,7 +186,7 @@ constexpr void fill_fma(GemmKernels& k) {
 template <int MaxRows, class Weights>
 constexpr GemmKernels fma_kernels() {
   GemmKernels k{};
-  k.max_rows = MaxRows;
+  k.max_rows = k.many_rows = MaxRows;
   fill_fma<MaxRows, Weights>(k);
   return k;
 }
@@ -202,8 +202,13 @@ static __attribute__((noinline)) void tile_dpbf16(const GemmTile& t) {
   const int32_t* a = static_cast<const int32_t*>(t.a);
   walk<kPanel * 4, kPrefetchPairs>(static_cast<const char*>(t.w), t.k2, t.prefetch, [&](const char* w) __attribute__((always_inline)) {
     const __m512bh w0 = (__m512bh)_mm512_loadu_si512(w), w1 = (__m512bh)_mm512_loadu_si512(w + 64);
-#pragma GCC unroll 12
+#pragma GCC unroll 16
     for (int r = 0; r < Rows; r++) {
+      if constexpr (Rows > 14) {  // sums and weights fill the registers
+        asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(acc.v[r][0].v) : "v"(w0), "m"(a[r]));
+        asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(acc.v[r][1].v) : "v"(w1), "m"(a[r]));
+        continue;
+      }
       const __m512bh x = (__m512bh)_mm512_set1_epi32(a[r]);
       acc.v[r][0].v = _mm512_dpbf16_ps(acc.v[r][0].v, w0, x);
       acc.v[r][1].v = _mm512_dpbf16_ps(acc.v[r][1].v, w1, x);
@@ -222,6 +227,7 @@ constexpr void fill_dpbf16(GemmKernels& k) {
 constexpr GemmKernels dpbf16_kernels() {
   GemmKernels k{};
   k.max_rows = kMaxTile;
+  k.many_rows = 12;  // 13 to 15 in one tile spare the panel a second pass
   fill_dpbf16<kMaxTile>(k);
   return k;
 }

@@ -6,7 +6,7 @@
 namespace colibri {
 
 constexpr int kPanel = 32;
-constexpr int kMaxTile = 12;
+constexpr int kMaxTile = 15;
 
 // Element type of stored weights; the last two are integers with a scale for each group of K (quant_types.h).
 enum WeightType : int { kWeightBf16 = 0, kWeightFp16 = 1, kWeightF32 = 2, kWeightInt8 = 3, kWeightInt4 = 4 };
@@ -60,7 +60,8 @@ using GemmTileFunction = void (*)(const GemmTile&);
 
 // One tile function per number of rows, 1 .. max_rows.
 struct GemmKernels {
-  int max_rows;  // 0: this combination does not exist on this path
+  int max_rows;   // 0: this combination does not exist on this path
+  int many_rows;  // at most, where one tile is not enough
   GemmTileFunction tile[kMaxTile + 1];
 };
 

@@ -20,7 +20,7 @@ class PlainUnits final : public UnitsRun {
  private:
   void reserve(int64_t rows) override;
   void compute(int64_t rows) override;
-  Tiling tiling(int64_t rows) const override { return Tiling(rows, path_.kernels->max_rows); }
+  Tiling tiling(int64_t rows) const override { return gemm_tiling(path_, rows); }
   void gate_up();
   void down();
   PanelJob panel_job(const Item& item, const Matrix& w) const;

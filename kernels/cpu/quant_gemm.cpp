@@ -57,8 +57,9 @@ QuantRows QuantRows::from(int64_t row) const {
   return r;
 }
 
-Tiling quant_tiling(const QuantKernels& kernels, int64_t rows) {
-  return Tiling(rows, rows <= kernels.max_rows ? kernels.max_rows : kernels.many_rows);
+Tiling quant_tiling(const QuantKernels& kernels, WeightType type, int64_t rows) {
+  const int most = kernels.max_rows[type - kWeightTypes];
+  return Tiling(rows, rows <= most ? most : kernels.many_rows);
 }
 
 void quantise_rows(const KernelTable& kernels, const Rows& x, int64_t first, int count, const Matrix& w, const QuantRows& out) {
@@ -104,7 +105,7 @@ void run_quant_panel(const QuantPanelJob& job) noexcept {
 void quant_linear_rows(Backend& backend, const Rows& x, int64_t count, const Matrix& w, float* y) {
   if (count == 0) return;
   const QuantKernels& kernels = backend.kernels.quant;
-  const Tiling tiling = quant_tiling(kernels, count);
+  const Tiling tiling = quant_tiling(kernels, w.type, count);
   const QuantRows shape(backend.kernels, w);
   const QuantRows a = shape.in(backend.scratch_rows.get<char>(size_t(shape.bytes(count))), count);
   float** rows = backend.scratch_pointers.get<float*>(size_t(count));

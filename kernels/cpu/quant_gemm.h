@@ -19,7 +19,7 @@ struct QuantRows {
   QuantRows from(int64_t row) const;
 };
 
-Tiling quant_tiling(const QuantKernels& kernels, int64_t rows);
+Tiling quant_tiling(const QuantKernels& kernels, WeightType type, int64_t rows);
 
 // Quantises rows [first, first + count) of x into a tile at `out`. k may be less than the matrix's: zeros follow.
 void quantise_rows(const KernelTable& kernels, const Rows& x, int64_t first, int count, const Matrix& w, const QuantRows& out);

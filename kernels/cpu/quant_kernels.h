@@ -295,31 +295,32 @@ static void quantise_tile(const QuantRowTile& p) {
   }
 }
 
-template <int Rows>
-constexpr void fill_quant(QuantKernels& k) {
-  k.tile[kWeightInt8 - kWeightTypes][Rows] = tile_quant<Rows, WeightsInt8>;
-  k.tile[kWeightInt4 - kWeightTypes][Rows] = tile_quant<Rows, WeightsInt4>;
-  if constexpr (Rows > 1) fill_quant<Rows - 1>(k);
+template <int Rows, class Weights>
+constexpr void fill_quant(QuantKernels& k, WeightType type) {
+  k.tile[type - kWeightTypes][Rows] = tile_quant<Rows, Weights>;
+  if constexpr (Rows > 1) fill_quant<Rows - 1, Weights>(k, type);
 }
 
 // As many sums as the registers hold beside the weights. Several tiles are quickest where the registers hold the totals as
 // well (stores of totals take slots of the multiplications); one tile is where they do not, since a second would read the
-// panel again.
+// panel again: until multiplying takes longer than reading, which for int4 it does from 9 rows on.
 #if defined(COLIBRI_SIMD_AVX512)
-constexpr int kQuantRows = 12, kManyRows = kRowsInRegisters;
+constexpr int kInt8Rows = 12, kInt4Rows = 8, kManyRows = kRowsInRegisters;
 #elif defined(COLIBRI_SIMD_AVX2)
-constexpr int kQuantRows = 2, kManyRows = 2;
+constexpr int kInt8Rows = 2, kInt4Rows = 2, kManyRows = 2;
 #else
-constexpr int kQuantRows = 4, kManyRows = 4;
+constexpr int kInt8Rows = 4, kInt4Rows = 4, kManyRows = 4;
 #endif
 
 constexpr QuantKernels quant_kernels() {
   QuantKernels k{};
-  k.max_rows = kQuantRows;
+  k.max_rows[kWeightInt8 - kWeightTypes] = kInt8Rows;
+  k.max_rows[kWeightInt4 - kWeightTypes] = kInt4Rows;
   k.many_rows = kManyRows;
   k.row_element = kRowNumber;
   k.rows = quantise_tile;
-  fill_quant<kQuantRows>(k);
+  fill_quant<kInt8Rows, WeightsInt8>(k, kWeightInt8);
+  fill_quant<kInt4Rows, WeightsInt4>(k, kWeightInt4);
   return k;
 }
 

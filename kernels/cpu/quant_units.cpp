@@ -19,7 +19,7 @@ class QuantUnits final : public UnitsRun {
  private:
   void reserve(int64_t rows) override;
   void compute(int64_t rows) override;
-  Tiling tiling(int64_t rows) const override { return quant_tiling(backend_.kernels.quant, rows); }
+  Tiling tiling(int64_t rows) const override { return quant_tiling(backend_.kernels.quant, experts_[0].down.type, rows); }
   QuantPanelJob panel_job(const Item& item, const Matrix& w, const QuantRows& rows) const;
 
   QuantRows rows_, numbers_;  // of the matrices' inputs; one memory, since the first are done with before the second

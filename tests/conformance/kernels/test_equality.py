@@ -238,7 +238,7 @@ def test_rows_alone_and_in_a_crowd(
             ]
 
         whole = compute(np.arange(total))
-        for count in (1, 2, 7, 12, 13, 16, 33, 66):
+        for count in (1, 2, 7, 12, 13, 14, 15, 16, 33, 66):
             rows = np.sort(rng.permutation(total)[:count])
             for number, (got, want) in enumerate(zip(compute(rows), whole, strict=True)):
                 assert_same(got, np.ascontiguousarray(want[rows]), f"{b.isa}, output {number}, {count} rows")

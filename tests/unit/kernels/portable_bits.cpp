@@ -145,7 +145,7 @@ void quantised(const KernelTable& t, Random& random, const Range& range) {
       p.out = w.data();
       t.quantise_panel(p);
       digest.add(w);
-      for (int n = 1; n <= t.quant.max_rows; n++) {
+      for (int n = 1; n <= t.quant.max_rows[to - kWeightTypes]; n++) {
         std::vector<float> x = numbers(random, size_t(n * k), range), scale(size_t(groups * n)), y(size_t(n * kPanel));
         std::vector<unsigned char> q(size_t(octets * kOctet * n * t.quant.row_element));
         std::vector<int32_t> start(size_t(groups * n));

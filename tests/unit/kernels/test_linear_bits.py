@@ -12,7 +12,7 @@ from colibri.kernels.cpu.backend import CpuBackend
 from . import exact
 from .data import KINDS, PAIRINGS, Array, assert_same_bits, relative_rms, stored, values, widened
 
-ROWS = (0, 1, 2, 3, 4, 5, 11, 12, 13, 15, 16, 17, 24, 25, 31, 33, 97)
+ROWS = (0, 1, 2, 3, 4, 5, 11, 12, 13, 14, 15, 16, 17, 24, 25, 31, 33, 97)
 #: (n, k): one column, ragged and whole panels, odd K, K one below and above a K block of every weight type.
 SHAPES = ((1, 1), (8, 64), (31, 15), (32, 16), (33, 31), (64, 130), (95, 33), (17, 1023), (40, 1025))
 
