@@ -34,7 +34,8 @@ def test_ids_differ() -> None:
 
 
 def test_the_commands_refuse_it(source: Path, tmp_path: Path) -> None:
-    """Each case by one of the commands that must refuse it, in turn; `make reach TOPIC=surface` tries them all."""
+    """Every second case by one of the commands that must refuse it, in turn: a process each takes long, and all cases
+    are tried above. `make reach TOPIC=surface` tries every one by all of them."""
     turn = itertools.count()
 
     def tried(case: CheckpointCase) -> tuple[str, str]:
@@ -46,7 +47,7 @@ def test_the_commands_refuse_it(source: Path, tmp_path: Path) -> None:
         return case.id, by_command(arguments, case.refusal, folders={str(folder): MODEL}, noisy=noisy)
 
     with ThreadPoolExecutor(2) as pool:
-        found = dict(pool.map(tried, CASES))
+        found = dict(pool.map(tried, CASES[::2]))
     assert {id: problem for id, problem in found.items() if problem} == {}
 
 
