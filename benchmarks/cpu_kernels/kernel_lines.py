@@ -150,8 +150,9 @@ def lines() -> list[Line]:
     middle = (15, 16, 17, 31, 32, 33, 64)
     found += [
         Line(
-            "ffn-bf16-middle", "FFN bf16, 15 to 64 rows, 2 threads", "at least 92 % of the bf16 peak",
-            partial(shares, "bf16", middle, "of_peak", 0.92),
+            "ffn-bf16-middle", "FFN bf16, 15 to 64 rows, 2 threads",
+            "at least 92 % of the bf16 peak, or of the read bandwidth where reading takes longer",
+            partial(shares, "bf16", middle, "of_roof", 0.92),
         ),
         Line(
             "ffn-bf16-512", "FFN bf16, 512 rows, 2 threads", "at least 95 % of the bf16 peak",
