@@ -1,6 +1,8 @@
 """Our layer in a process of its own: `python -m benchmarks.cpu_kernels.layer_arm FORMAT`
 
-Prints {"seconds": {rows: median of a call}}. A call is what a router without workers does: gate, plan, experts, merge.
+Prints {"seconds": {rows: median of a call}, "of_roof": {rows: share}}. A call is what a router without workers does:
+gate, plan, experts, merge. Its roof is the longer of a plain read of the experts that it used, right behind it, and of
+their multiply-adds at the instruction's peak.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from functools import partial
 
 import numpy as np
 
+from colibri.cli.kernel_bench.timing import limits
 from colibri.cli.kernel_bench.weights import FORMATS, copies, expert, random_rows
 from colibri.expert_service.execute import run_units
 from colibri.kernels.api import F32, ComputeMode, PackedExpert
@@ -51,19 +54,27 @@ def main() -> None:
     directory = Directory(Membership(spread(1, EXPERTS, ["local"]), {}))
     executor = LocalExecutor(partial(run_units, backend, held))
     router = MoeRouter(backend, ComputeMode.BF16, [gate], TOP_K, directory, executor)
-    seconds = {}
+    peak = limits(backend)[kind.peak(backend.isa)]
+    seconds, of_roof = {}, {}
     for count, calls in CALLS.items():
         inputs = [to_bf16(rows_of(count, index)) for index in range(calls + 1)]
         router.forward(0, inputs[-1])
-        found = []
+        least = 2.0 * count * TOP_K * 3 * HIDDEN * FFN / peak
+        found, shares = [], []
         for x in inputs[:-1]:
             start = time.perf_counter()
             router.forward(0, x)
-            found.append(time.perf_counter() - start)
-        seconds[count] = statistics.median(found)
+            took = time.perf_counter() - start
+            used = sorted(set(router.gate(0, x).experts.ravel().tolist()))
+            start = time.perf_counter()
+            for number in used:
+                backend.read_pass(held.get(0, number).data)
+            shares.append(max(time.perf_counter() - start, least) / took)
+            found.append(took)
+        seconds[count], of_roof[count] = statistics.median(found), statistics.median(shares)
     executor.close()
     backend.close()
-    print(json.dumps({"seconds": seconds}))
+    print(json.dumps({"seconds": seconds, "of_roof": of_roof}))
 
 
 if __name__ == "__main__":

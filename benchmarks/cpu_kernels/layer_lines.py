@@ -38,11 +38,16 @@ def _seconds(name: str, rows: int) -> list[float]:
     return [float(run["seconds"][str(rows)]) for run in _layers()[name]]
 
 
+def _of_roof(name: str, rows: int) -> str:
+    """How much is left: the layer against the lower of reading the experts that it used and multiplying."""
+    return f"{Spread(tuple(float(run['of_roof'][str(rows)]) for run in _layers()[name])).text()} of its roof"
+
+
 def against_transformers(rows: int) -> Outcome:
     """The quicker of its two experts implementations in each process."""
     mine, theirs = _seconds("bf16", rows), _seconds("theirs", rows)
     found = ratios(mine, theirs)
-    value = f"{found.text()}x ({Spread(tuple(1e3 * s for s in mine)).text()} ms)"
+    value = f"{found.text()}x ({Spread(tuple(1e3 * s for s in mine)).text()} ms, {_of_roof('bf16', rows)})"
     limit = f"transformers bf16 {Spread(tuple(1e3 * s for s in theirs)).text()} ms"
     return Outcome(value, found.median >= _PEER[rows], limit, {"ours": mine, "theirs": theirs})
 
@@ -50,7 +55,7 @@ def against_transformers(rows: int) -> Outcome:
 def against_bf16(name: str, rows: int) -> Outcome:
     mine, own = _seconds(name, rows), _seconds("bf16", rows)
     found = ratios(mine, own)
-    value = f"{found.text()}x ({Spread(tuple(1e3 * s for s in mine)).text()} ms)"
+    value = f"{found.text()}x ({Spread(tuple(1e3 * s for s in mine)).text()} ms, {_of_roof(name, rows)})"
     limit = f"our bf16 {Spread(tuple(1e3 * s for s in own)).text()} ms"
     return Outcome(value, found.median >= _OWN[name, rows], limit, {"ours": mine, "bf16": own})
 
