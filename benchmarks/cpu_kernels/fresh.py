@@ -48,7 +48,8 @@ def alternated(arms: Mapping[str, Sequence[str]], runs: int = RUNS) -> dict[str,
 
 
 def once(command: Sequence[str]) -> Any:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # NumPy's BLAS starts threads that spin for some ten milliseconds, on the very CPUs that kernels are timed on.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
     )
