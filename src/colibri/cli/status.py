@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from colibri.cli.parser import number
 from colibri.cli.security_options import channel_security
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from google.protobuf.message import Message
 
     from colibri.v1 import operator_pb2 as pb
@@ -60,6 +63,14 @@ def run(args: argparse.Namespace) -> int:
     from colibri.client.operator import Operator
 
     every_s = getattr(args, "watch", None)
+    interrupts: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupts.append(number)
+        raise KeyboardInterrupt
+
+    if every_s is not None:
+        signal.signal(signal.SIGINT, interrupt)
     with Operator(args.target, security=channel_security(args)) as operator:
         while True:
             reply = operator.status(experts=args.experts, loads=args.loads, timeout_s=_TIMEOUT_S)
@@ -68,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps(document(reply)) if args.json else "\n".join(describe(reply)), flush=True)
             if every_s is None:
                 return 0
+            if interrupts:  # CPython drops an exception that a handler raises while a callback of gRPC runs
+                raise KeyboardInterrupt
             time.sleep(every_s)
 
 
