@@ -19,6 +19,7 @@ PATHS = (
     "tests/unit/transport",
     "tests/unit/kernels",
     "tests/unit/models/test_pack.py",
+    "tests/unit/models/test_pack_scales.py",
     "tests/unit/models/test_safetensors_file.py",
     "tests/conformance/kernels",
     "tests/conformance/transport",
