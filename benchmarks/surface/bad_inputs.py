@@ -109,11 +109,11 @@ def memory() -> Outcome:
     with server() as found, targets(found) as against:
         cases = all_cases(against)
         _rounds(against, cases, REPETITIONS // 4)
-        before = found.rss()
+        before = found.resident()
         problems = _rounds(against, cases, REPETITIONS)
-        after = found.rss()
+        after = found.resident()
         harm = found.harm()
-    grown = {pid: after[pid] - before[pid] for pid in before}
+    grown = {process: after[process] - before[process] for process in before}
     worst = max(grown.values())
     thrown = REPETITIONS * len(cases)
     return Outcome(
@@ -121,7 +121,7 @@ def memory() -> Outcome:
         f"({worst / thrown:+.0f} bytes each)",
         worst < MEMORY_BYTES and not problems and not harm,
         "",
-        {"grown": {str(pid): size for pid, size in grown.items()}, "problems": problems[:20], "harm": harm},
+        {"grown": grown, "problems": problems[:20], "harm": harm},
     )
 
 
@@ -142,14 +142,14 @@ def cancels() -> Outcome:
         # Three times as many at once: the pool of threads that serve calls has grown to what it needs.
         cancelled(found, CANCELLED // 10, at_once=48)
         until_idle(found)
-        before, fds, threads = found.rss(), open_fds(pid), threads_of(pid)
+        before, fds, threads = found.resident(), open_fds(pid), threads_of(pid)
         begun = time.monotonic()
         cancelled(found, CANCELLED)
         seconds = time.monotonic() - begun
         idle = until_idle(found)
-        after, harm = found.rss(), found.harm()
+        after, harm = found.resident(), found.harm()
         more_fds, more_threads = open_fds(pid) - fds, threads_of(pid) - threads
-    worst = max(after[pid] - size for pid, size in before.items())
+    worst = max(after[process] - size for process, size in before.items())
     return Outcome(
         f"{worst / 2**20:+.1f} MiB, {more_fds:+d} descriptors, {more_threads:+d} threads after {CANCELLED} cancelled "
         f"in {seconds:.1f} s; idle {idle:.2f} s later",

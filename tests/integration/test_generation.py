@@ -30,6 +30,7 @@ from colibri.kernels.api import ComputeMode
 from colibri.kernels.factory import make_backend
 from colibri.v1 import generation_pb2 as pb
 from colibri.v1 import generation_pb2_grpc
+from tests.support.growth import assert_flat
 from tests.support.served import Served, serve
 from tests.support.tiny_engine import TINY, WAIT_S, TinyModel, Turnstile, ask, idle, make_tiny, read, wait_for
 
@@ -403,12 +404,15 @@ class TestEnds:
 
         cancelled(50)
         wait_for("the first streams' objects", lambda: live_objects() == 0)
-        others, rss = threads()[1], _rss_bytes()
-        cancelled(200)
-        wait_for("the last streams' objects", lambda: live_objects() == 0)
-        wait_for("the last streams' threads", lambda: threads()[1] <= others)
-        assert threads()[0] < 8
-        assert _rss_bytes() - rss < 8 << 20
+        others = threads()[1]
+
+        def streams() -> None:
+            cancelled(200)
+            wait_for("the last streams' objects", lambda: live_objects() == 0)
+            wait_for("the last streams' threads", lambda: threads()[1] <= others)
+            assert threads()[0] < 8
+
+        assert_flat(streams, lambda: {"rss": _rss_bytes()}, {"rss": 8 << 20})
         assert list(served.client.generate([1], max_tokens=2))
 
 

@@ -113,9 +113,9 @@ class Live:
             return None, Reply(Code(error.code().name), error.details() or "")
         return None, Reply(None, "was not answered")
 
-    def rss(self) -> dict[int, int]:
-        """pid -> resident bytes."""
-        return {pid: rss_of(pid) for pid in (self.serve.process.pid, *self.workers)}
+    def resident(self) -> dict[str, int]:
+        """'rss PID' -> resident bytes, of the server and its workers."""
+        return {f"rss {pid}": rss_of(pid) for pid in (self.serve.process.pid, *self.workers)}
 
     def close(self) -> None:
         self.channel.close()

@@ -15,6 +15,7 @@ from tests.integration.bad_input import connections as c
 from tests.integration.bad_input.live import WAIT_S, Live, live, open_fds
 from tests.integration.bad_input.requests import GENERATE, request
 from tests.support.clusters import eventually
+from tests.support.growth import assert_flat
 
 #: Of a server: gRPC keeps arenas for the most that was ever in flight at once.
 GROWTH_BYTES = 16 << 20
@@ -30,11 +31,14 @@ def test_connections_that_speak_no_grpc_cost_nothing(server: Live) -> None:
     c.junk(server, 4)
     pid = server.serve.process.pid
     assert server.harm() == ""
-    before, fds = server.rss(), open_fds(pid)
-    c.junk(server, 30)
-    assert server.harm() == ""
-    eventually(lambda: open_fds(pid) <= fds + 4, WAIT_S, "their descriptors are closed")
-    assert server.rss()[pid] - before[pid] < GROWTH_BYTES
+    fds = open_fds(pid)
+
+    def junk() -> None:
+        c.junk(server, 30)
+        assert server.harm() == ""
+        eventually(lambda: open_fds(pid) <= fds + 4, WAIT_S, "their descriptors are closed")
+
+    assert_flat(junk, server.resident, {"rss": GROWTH_BYTES})
 
 
 def test_a_client_that_is_killed_takes_its_answer_along(server: Live) -> None:
@@ -71,14 +75,16 @@ def test_cancelled_streams_leave_nothing(server: Live) -> None:
     c.cancelled(server, 300, at_once=48)
     assert c.until_idle(server) < WAIT_S
     pid = server.serve.process.pid
-    before, fds, threads = server.rss(), open_fds(pid), c.threads_of(pid)
-    c.cancelled(server, 2000)
-    assert c.until_idle(server) < WAIT_S
-    assert server.harm() == ""
-    after = server.rss()
-    assert {pid: after[pid] - size for pid, size in before.items() if after[pid] - size > GROWTH_BYTES} == {}
-    assert open_fds(pid) <= fds + 4
-    assert c.threads_of(pid) <= threads + 4
+
+    def cancelled() -> None:
+        c.cancelled(server, 2000)
+        assert c.until_idle(server) < WAIT_S
+        assert server.harm() == ""
+
+    def held() -> dict[str, int]:
+        return server.resident() | {"fds": open_fds(pid), "threads": c.threads_of(pid)}
+
+    assert_flat(cancelled, held, {"rss": GROWTH_BYTES, "fds": 4, "threads": 4})
 
 
 def test_a_request_id_in_use_is_refused(server: Live) -> None:
@@ -92,15 +98,16 @@ def test_a_request_id_in_use_is_refused(server: Live) -> None:
 
 
 def test_a_compressed_bomb_is_refused_by_its_real_size(server: Live) -> None:
-    pid = server.serve.process.pid
     bomb = gp.GenerateRequest(text="a" * (48 << 20)).SerializeToString()
     assert len(gzip.compress(bomb)) < 1 << 18
-    before = server.rss()[pid]
-    for _ in range(3):
-        reply = server.call(GENERATE, bomb, compression=grpc.Compression.Gzip)
-        assert reply.code is Code.RESOURCE_EXHAUSTED
-        assert server.harm() == ""
-    assert server.rss()[pid] - before < GROWTH_BYTES
+
+    def refused() -> None:
+        for _ in range(3):
+            reply = server.call(GENERATE, bomb, compression=grpc.Compression.Gzip)
+            assert reply.code is Code.RESOURCE_EXHAUSTED
+            assert server.harm() == ""
+
+    assert_flat(refused, server.resident, {"rss": GROWTH_BYTES})
 
 
 def test_more_calls_than_the_server_takes_are_refused_with_advice(server: Live) -> None:

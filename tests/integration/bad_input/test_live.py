@@ -15,6 +15,7 @@ from tests.integration.bad_input.live import WAIT_S, live
 from tests.integration.bad_input.requests import GENERATION, HIDDEN, ROUTER, CallCase, forward
 from tests.integration.bad_input.requests import workers_control as control_of
 from tests.integration.bad_input.thrown import Targets, all_cases, targets, throw
+from tests.support.growth import assert_flat
 
 #: Their messages hold the real hashes; here only their ids are wanted.
 CONTROL = tuple(case.id for case in control_of("", ""))
@@ -83,11 +84,9 @@ def test_memory_stays(against: Targets) -> None:
         problems += [throw(against, case) for _ in range(count // 4) for case in heavy]
         return [problem for problem in problems if problem]
 
-    assert rounds(ROUNDS) == []  # what is warm afterwards
-    before = against.live.rss()
-    assert rounds(ROUNDS) == []
-    after = against.live.rss()
-    assert after.keys() == before.keys()
-    grown = {pid: after[pid] - before[pid] for pid in before if after[pid] - before[pid] > GROWTH_BYTES}
-    assert grown == {}
+    def thrown() -> None:
+        assert rounds(ROUNDS) == []
+
+    thrown()  # what is warm afterwards
+    assert_flat(thrown, against.live.resident, {"rss": GROWTH_BYTES})
     assert against.live.harm() == ""
