@@ -15,7 +15,6 @@ namespace COLIBRI_ISA {
 constexpr int kColumns = 128;
 constexpr int kBlock = 64;
 constexpr int kMaxBlocks = 16;
-constexpr int kRowsAtOnce = 8;
 
 // The best of sixteen rows: slot s of row r at [s][r].
 struct Chosen {
@@ -122,74 +121,105 @@ COLIBRI_INLINE f32x16 block_keys(const float* x, int64_t n, int64_t b, int u, co
   return select(first_n(count), key_of(order, *raw), set1(-__builtin_inff()));
 }
 
+// A bit for each row with NaN or Inf.
+static uint32_t rows_with_nan(const float* x, int64_t n, int rows) {
+  uint32_t found = 0;
+  for (int r = 0; r < rows; r++) {
+    f32x16 sum = zero16();
+    for (int64_t i = 0; i < n; i += 16) sum = poison(sum, load_n(x + r * n + i, clamp16(n - i)));
+    found |= uint32_t(to_bits(is_nan(sum)) != 0) << r;
+  }
+  return found;
+}
+
 // Where a block's keys are equal to one of them, a bit each.
 template <class F>
 COLIBRI_INLINE uint64_t bits64(F f) {
   return uint64_t(to_bits(f(0))) | uint64_t(to_bits(f(1))) << 16 | uint64_t(to_bits(f(2))) << 32 | uint64_t(to_bits(f(3))) << 48;
 }
 
-// kRowsAtOnce rows from `row` on (beyond `rows`: the first again), whose steps are independent and overlap.
+// `window + 63 - at` is a window of 64 that takes position `at` away from a minimum.
+struct Window {
+  float v[2 * kBlock - 1];
+};
+constexpr Window make_window() {
+  Window w{};
+  for (float& x : w.v) x = __builtin_inff();
+  w.v[kBlock - 1] = -__builtin_inff();
+  return w;
+}
+static constexpr Window kWindow = make_window();
+
+// Sixteen rows (beyond `rows`: the first again): a lane is a row where their blocks are compared; each looks up its own block.
 template <int kBlocks, bool kWhole, class Order>
-static void choose_of_blocks(const float* x, int64_t n, int row, int rows, int k, const Order* orders, Chosen& out) {
-  constexpr int kLanes = kBlocks <= 4 ? 4 : 1;  // that hold a block's largest key
+static void choose_of_blocks(const float* x, int64_t n, int rows, int k, const Order* orders, Chosen& out) {
   const f32x16 lowest = set1(-__builtin_inff());
-  const uint32_t last = 1u << ((n - 1) / kBlock * kLanes);  // found where nothing is, in rows with NaN
-  const float* x_of[kRowsAtOnce];
-  f32x16 best[kRowsAtOnce];  // lane b * kLanes: the largest key of block b that is not chosen yet
-  float value[kRowsAtOnce];
-  int block[kRowsAtOnce];
-  uint64_t chosen[kRowsAtOnce];  // of `block`, as far as they have this value: bits up to the latest
-  for (int i = 0; i < kRowsAtOnce; i++) {
-    x_of[i] = x + (row + i < rows ? row + i : 0) * n;
-    f32x16 v[kMaxBlocks], sum[4] = {zero16(), zero16(), zero16(), zero16()};
+  const float* x_of[16];
+  f32x16 most[kBlocks][16];  // of block b of row r: the largest keys of four
+  f32x16 sum[4] = {zero16(), zero16(), zero16(), zero16()};
+  for (int r = 0; r < 16; r++) {
+    x_of[r] = x + (r < rows ? r : 0) * n;
     // Not unrolled whole: the compiler would keep all 64 vectors for the sums.
 #pragma GCC unroll 4
     for (int b = 0; b < kBlocks; b++) {
       f32x16 keys[4], raw;
 #pragma GCC unroll 4
       for (int u = 0; u < 4; u++) {
-        keys[u] = block_keys<kWhole>(x_of[i], n, b, u, orders[i], &raw);
+        keys[u] = block_keys<kWhole>(x_of[r], n, b, u, orders[r], &raw);
         sum[u] = poison(sum[u], raw);
       }
-      v[b] = max(max(keys[0], keys[1]), max(keys[2], keys[3]));
+      most[b][r] = max(max(keys[0], keys[1]), max(keys[2], keys[3]));
     }
-    for (int b = kBlocks; b < kMaxBlocks && kLanes == 1; b++) v[b] = lowest;
-    best[i] = kLanes == 1 ? maxima16(v) : maxima4(v);
-    const bool nan = to_bits(is_nan(add(add(sum[0], sum[1]), add(sum[2], sum[3])))) != 0;
-    if (row + i < 16) out.bad |= uint32_t(nan) << (row + i);
-    block[i] = -1;
-    chosen[i] = 0;
-    value[i] = 0.0f;
   }
+  out.bad = to_bits(is_nan(add(add(sum[0], sum[1]), add(sum[2], sum[3])))) ? rows_with_nan(x, n, rows) : 0;
+  f32x16 best[kBlocks];  // of block b: the largest key that is not chosen yet
+#pragma GCC unroll 4
+  for (int b = 0; b < kBlocks; b++) best[b] = maxima16(most[b]);
+  float value[16];
+  int32_t block[16], block_before[16];
+  uint64_t chosen[16] = {};  // of `block_before`, as far as they have its value: bits up to the latest
+  float value_before[16];
   for (int s = 0; s < k; s++) {
-    for (int i = 0; i < kRowsAtOnce; i++) {
-      const float largest = max16(best[i]);
-      const f32x16 t = set1(largest);
-      const int b = __builtin_ctz(to_bits(equal(best[i], t)) | last) / kLanes;
-      const uint64_t gone = chosen[i] & -uint64_t(b == block[i] && largest == value[i]);
+    f32x16 largest = best[0], of = zero16();
+#pragma GCC unroll 4
+    for (int b = 1; b < kBlocks; b++) {
+      of = select(greater(best[b], largest), set1(float(b)), of);  // of equal ones the first
+      largest = max(best[b], largest);
+    }
+    store(value, largest);
+    store(out.logits[s], largest);
+    store_int32(block, of);
+    f32x16 left[16];
+    for (int r = 0; r < 16; r++) {
+      const f32x16 t = set1(value[r]);
+      const int b = block[r];
       f32x16 keys[4], raw;
 #pragma GCC unroll 4
-      for (int u = 0; u < 4; u++) keys[u] = block_keys<kWhole>(x_of[i], n, b, u, orders[i], &raw);
-      const uint64_t same = bits64([&](int u) COLIBRI_INLINE_LAMBDA { return equal(keys[u], t); }) & ~gone;
-      const int at = __builtin_ctzll(same | uint64_t(1) << 63);
+      for (int u = 0; u < 4; u++) keys[u] = block_keys<kWhole>(x_of[r], n, b, u, orders[r], &raw);
+      uint64_t same = bits64([&](int u) COLIBRI_INLINE_LAMBDA { return equal(keys[u], t); });
+      if (s > 0) same &= ~(chosen[r] & -uint64_t(b == block_before[r] && value[r] == value_before[r]));
+      const int at = __builtin_ctzll(same | uint64_t(1) << 63);  // found where nothing is, in rows with NaN
       const int64_t id = int64_t(b) * kBlock + at;
-      out.logits[s][row + i] = largest;
-      out.ids[s][row + i] = int32_t(id < n ? id : n - 1);
+      out.ids[s][r] = int32_t(id < n ? id : n - 1);
       if (s + 1 == k) continue;
       // What comes after this one: all others at first, later smaller keys, and equal ones with a higher id.
-      const uint64_t rest = s == 0 ? ~(uint64_t(1) << at) : same & (same - 1);
-      f32x16 left[4];
+      const uint64_t rest = same & (same - 1);
 #pragma GCC unroll 4
       for (int u = 0; u < 4; u++) {
-        left[u] = select(from_bits(uint32_t(rest >> (16 * u)) & 0xffffu), keys[u], lowest);
-        if (s > 0) left[u] = select(less(keys[u], t), keys[u], left[u]);
+        if (s == 0)
+          keys[u] = min(keys[u], load(kWindow.v + kBlock - 1 - at + 16 * u));
+        else
+          keys[u] = select(less(keys[u], t), keys[u], select(from_bits(uint32_t(rest >> (16 * u)) & 0xffffu), keys[u], lowest));
       }
-      const float next = max16(max(max(left[0], left[1]), max(left[2], left[3])));
-      best[i] = select(from_bits(((1u << kLanes) - 1u) << (b * kLanes)), set1(next), best[i]);
-      block[i] = b;
-      value[i] = largest;
-      chosen[i] = (uint64_t(2) << at) - 1;
+      left[r] = max(max(keys[0], keys[1]), max(keys[2], keys[3]));
+      block_before[r] = b;
+      value_before[r] = value[r];
+      chosen[r] = (uint64_t(2) << at) - 1;
     }
+    if (s + 1 == k) break;
+    const f32x16 next = maxima16(left);
+#pragma GCC unroll 4
+    for (int b = 0; b < kBlocks; b++) best[b] = select(equal(of, set1(float(b))), next, best[b]);
   }
 }
 
@@ -228,19 +258,16 @@ static void choose_of_many(const float* x, int64_t n, int row, int k, const Orde
 template <class Order>
 COLIBRI_INLINE void choose_blocks_of_rows(const float* x, int64_t n, int rows, int k, const Order* orders, Chosen& out) {
   const int64_t blocks = (n + kBlock - 1) / kBlock;
-  for (int row = 0; row < rows; row += kRowsAtOnce) {
-    const Order* order = orders + row;
-    if (n == 16 * kBlock)
-      choose_of_blocks<16, true>(x, n, row, rows, k, order, out);
-    else if (n == 4 * kBlock)
-      choose_of_blocks<4, true>(x, n, row, rows, k, order, out);
-    else if (blocks <= 4)
-      choose_of_blocks<4, false>(x, n, row, rows, k, order, out);
-    else if (blocks <= 8)
-      choose_of_blocks<8, false>(x, n, row, rows, k, order, out);
-    else
-      choose_of_blocks<16, false>(x, n, row, rows, k, order, out);
-  }
+  if (n == 16 * kBlock)
+    choose_of_blocks<16, true>(x, n, rows, k, orders, out);
+  else if (n == 4 * kBlock)
+    choose_of_blocks<4, true>(x, n, rows, k, orders, out);
+  else if (blocks <= 4)
+    choose_of_blocks<4, false>(x, n, rows, k, orders, out);
+  else if (blocks <= 8)
+    choose_of_blocks<8, false>(x, n, rows, k, orders, out);
+  else
+    choose_of_blocks<16, false>(x, n, rows, k, orders, out);
 }
 
 // Softmax over the chosen logits, in slot order, and where the results go.

@@ -58,28 +58,7 @@ COLIBRI_INLINE f32x16 maxima16(const f32x16* v) {
   return {_mm512_max_ps(_mm512_shuffle_ps(c[0], c[1], 0x88), _mm512_shuffle_ps(c[0], c[1], 0xdd))};
 }
 
-// Lanes 4 i .. 4 i + 3: the largest of v[i].
-COLIBRI_INLINE f32x16 maxima4(const f32x16* v) {
-  __m512 a[2];
-  for (int i = 0; i < 2; i++)
-    a[i] = _mm512_max_ps(_mm512_shuffle_f32x4(v[2 * i].v, v[2 * i + 1].v, 0x44), _mm512_shuffle_f32x4(v[2 * i].v, v[2 * i + 1].v, 0xee));
-  const __m512 b = _mm512_max_ps(_mm512_shuffle_f32x4(a[0], a[1], 0x88), _mm512_shuffle_f32x4(a[0], a[1], 0xdd));
-  const __m512 c = _mm512_max_ps(b, _mm512_permute_ps(b, 0x4e));
-  return {_mm512_max_ps(c, _mm512_permute_ps(c, 0xb1))};
-}
-
 #elif defined(COLIBRI_SIMD_AVX2)
-
-COLIBRI_INLINE f32x16 maxima4(const f32x16* v) {
-  __m256 a[2];
-  for (int i = 0; i < 2; i++) {
-    const __m256 x = _mm256_max_ps(v[2 * i].lo, v[2 * i].hi), y = _mm256_max_ps(v[2 * i + 1].lo, v[2 * i + 1].hi);
-    a[i] = _mm256_max_ps(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31));
-    a[i] = _mm256_max_ps(a[i], _mm256_permute_ps(a[i], 0x4e));
-    a[i] = _mm256_max_ps(a[i], _mm256_permute_ps(a[i], 0xb1));
-  }
-  return {a[0], a[1]};
-}
 
 COLIBRI_INLINE void store_int32(int32_t* p, f32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_cvttps_epi32(x.lo));
@@ -146,11 +125,6 @@ COLIBRI_INLINE void transpose16(f32x16* v) {
       v[i].v[j] = v[j].v[i];
       v[j].v[i] = t;
     }
-}
-COLIBRI_INLINE f32x16 maxima4(const f32x16* v) {
-  f32x16 r;
-  for (int i = 0; i < 16; i++) r.v[i] = max16(v[i / 4]);
-  return r;
 }
 COLIBRI_INLINE f32x16 maxima16(const f32x16* v) {
   f32x16 r;
