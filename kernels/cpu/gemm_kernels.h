@@ -136,7 +136,7 @@ COLIBRI_INLINE void walk(const char* w, int64_t steps, const Prefetch& prefetch,
   for (; steps > 0; steps--, w += Bytes) step(w);
 }
 
-// One pair of K: the odd products of all columns, then the even ones.
+// One pair of K: the odd products of all rows and columns, then the even ones, so that no sum waits for its last product.
 template <int Rows, class Weights>
 COLIBRI_INLINE void multiply_pair(Accumulators<Rows>& acc, const float* a, const char* w) {
 #if defined(COLIBRI_SIMD_AVX512)
@@ -145,9 +145,13 @@ COLIBRI_INLINE void multiply_pair(Accumulators<Rows>& acc, const float* a, const
   for (int v = 0; v < kVectors; v++) Weights::load_pairs(w, v, even[v], odd[v]);
 #pragma GCC unroll 16
   for (int r = 0; r < Rows; r++) {
-    const native x1 = native_set1(a[2 * r + 1]), x0 = native_set1(a[2 * r]);
+    const native x1 = native_set1(a[2 * r + 1]);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; v++) acc.v[r][v] = fma(x1, odd[v], acc.v[r][v]);
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < Rows; r++) {
+    const native x0 = native_set1(a[2 * r]);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; v++) acc.v[r][v] = fma(x0, even[v], acc.v[r][v]);
   }
@@ -171,6 +175,10 @@ static __attribute__((noinline)) void tile_fma(const GemmTile& t) {
   start(acc, t);
   const float* a = static_cast<const float*>(t.a);
   walk<Weights::kStep, kPrefetchPairs>(static_cast<const char*>(t.w), t.k2, t.prefetch, [&](const char* w) __attribute__((always_inline)) {
+    if constexpr (Rows >= 8) {  // of many rows, a page ahead: they outgrow the L2 cache
+#pragma GCC unroll 4
+      for (int i = 0; i < Rows * 8; i += 64) __builtin_prefetch(reinterpret_cast<const char*>(a) + 4096 + i, 0, 3);
+    }
     multiply_pair<Rows, Weights>(acc, a, w);
     a += 2 * Rows;
   });

@@ -64,7 +64,7 @@ PanelJob PlainUnits::panel_job(const Item& item, const Matrix& w) const {
 }
 
 void PlainUnits::gate_up() {
-  over_panels(&Expert::gate_up, [this](const Item& item) {
+  over_panels(&Expert::gate_up, packed_row_, [this](const Item& item) {
     const Segment& s = *item.piece.segment;
     PanelJob job = panel_job(item, s.expert->gate_up);
     job.a = rows_ + s.row * packed_row_;
@@ -78,7 +78,7 @@ void PlainUnits::gate_up() {
 }
 
 void PlainUnits::down() {
-  over_panels(&Expert::down, [this](const Item& item) {
+  over_panels(&Expert::down, packed_hidden_, [this](const Item& item) {
     const Segment& s = *item.piece.segment;
     PanelJob job = panel_job(item, s.expert->down);
     const TileEnd end = weighted(s, item.panel);

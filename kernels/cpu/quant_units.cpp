@@ -52,7 +52,7 @@ void QuantUnits::compute(int64_t rows) {
     const int64_t first = s.tiling.first(tile);
     quantise_rows(backend_.kernels, x_, s.entry + first, s.tiling.count(tile), shape.gate_up, in.from(s.row + first));
   });
-  over_panels(&Expert::gate_up, [&](const Item& item) {
+  over_panels(&Expert::gate_up, in.row_bytes, [&](const Item& item) {
     const Segment& s = *item.piece.segment;
     const QuantRows a = in.from(s.row);
     QuantPanelJob job = panel_job(item, s.expert->gate_up, a);
@@ -65,7 +65,7 @@ void QuantUnits::compute(int64_t rows) {
     const int64_t first = s.row + s.tiling.first(tile);
     quantise_blocks(backend_.kernels, h_ + first * shape.down.k, shape.down.k, s.tiling.count(tile), shape.down, middle.from(first));
   });
-  over_panels(&Expert::down, [&](const Item& item) {
+  over_panels(&Expert::down, middle.row_bytes, [&](const Item& item) {
     const Segment& s = *item.piece.segment;
     const QuantRows a = middle.from(s.row);
     QuantPanelJob job = panel_job(item, s.expert->down, a);

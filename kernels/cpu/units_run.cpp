@@ -8,6 +8,9 @@ namespace {
 // Rows and hidden values held at a time; larger batches go in waves of at least this many rows.
 constexpr int64_t kWaveBytes = int64_t(192) << 20;
 constexpr int64_t kMinWaveRows = 256;
+// Rows that all panels of a matrix pass over while they stay in a shared cache, which the weights stream through. Measured on
+// Zen 5: 14 MB of fp32 rows in two pieces are 2 % quicker; pieces of 4 MB are not.
+constexpr int64_t kPieceBytes = int64_t(8) << 20;
 
 }  // namespace
 
@@ -51,20 +54,24 @@ void UnitsRun::run() {
 }
 
 void UnitsRun::run_wave() {
-  // Enough pieces for the threads, even when there are few panels.
-  const int64_t panels = std::min(experts_[0].gate_up.panels(), experts_[0].down.panels());
-  const int64_t pieces = ceil_div(8 * backend_.pool.threads(), panels * int64_t(segments_.size()));
   int64_t rows = 0;
   tiles_.clear();
-  pieces_.clear();
   for (const Segment& s : segments_) {
-    const int64_t n = std::min(pieces, s.tiling.tiles);
-    for (int64_t i = 0; i < n; i++) pieces_.push_back({&s, s.tiling.tiles * i / n, s.tiling.tiles * (i + 1) / n});
     for (int64_t i = 0; i < s.tiling.tiles; i++) tiles_.push_back({&s, i, i + 1});
     rows += s.tiling.rows;
   }
   compute(rows);
   segments_.clear();
+}
+
+void UnitsRun::cut_pieces(int64_t panels, int64_t row_bytes) {
+  // Enough for the threads, even when there are few panels.
+  const int64_t wanted = ceil_div(8 * backend_.pool.threads(), panels * int64_t(segments_.size()));
+  pieces_.clear();
+  for (const Segment& s : segments_) {
+    const int64_t n = std::min(std::max(wanted, ceil_div(s.tiling.rows * row_bytes, kPieceBytes)), s.tiling.tiles);
+    for (int64_t i = 0; i < n; i++) pieces_.push_back({&s, s.tiling.tiles * i / n, s.tiling.tiles * (i + 1) / n});
+  }
 }
 
 TileEnd UnitsRun::weighted(const Segment& s, int64_t p) const {

@@ -42,10 +42,11 @@ class UnitsRun {
     const char* next;
     int thread;
   };
-  // body(item) for every panel of a matrix, gate_up or down, of every piece.
+  // body(item) for every panel of a matrix, gate_up or down, of every piece; `row_bytes`: of a row as the matrix takes it.
   template <class Body>
-  void over_panels(Matrix Expert::*matrix, Body&& body) {
+  void over_panels(Matrix Expert::*matrix, int64_t row_bytes, Body&& body) {
     const Matrix& shape = experts_[0].*matrix;
+    cut_pieces(shape.panels(), row_bytes);
     const int64_t panels = shape.panels(), items = int64_t(pieces_.size()) * panels;
     const int64_t work = int64_t(tiles_.size()) * shape.bytes();
     backend_.pool.run(items, 1, work, [&](const Pool::Chunk& chunk) {
@@ -75,6 +76,7 @@ class UnitsRun {
 
  private:
   void run_wave();
+  void cut_pieces(int64_t panels, int64_t row_bytes);
   void fold();
 
   const UnitPlan& plan_;

@@ -358,7 +358,7 @@ def test_nobody_ever_holds_it(bench: MoeBench) -> None:
         assert result.rows.tobytes() == expected.tobytes()
         begun = time.monotonic()
         assert sorted(cluster.router.forward(0, x).failed) == sorted(result.failed)
-        assert time.monotonic() - begun < 0.2
+        assert time.monotonic() - begun < 0.3
 
 
 def test_the_caller_s_deadline_ends_a_wait_for_a_holder(bench: MoeBench) -> None:

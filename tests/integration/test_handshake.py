@@ -153,7 +153,7 @@ def test_nobody_listens_or_nobody_answers(bench: MoeBench, deaf: str) -> None:
                 assert "w0" in error.message
             start = time.monotonic()
             assert len(router.forward(0, x).failed) == 2  # still refused: not tried again yet
-            assert time.monotonic() - start < 0.2
+            assert time.monotonic() - start < 0.4
 
 
 def test_the_caller_s_deadline_bounds_a_connection(bench: MoeBench, deaf: str) -> None:

@@ -47,13 +47,13 @@ def row_dtype(mode: ComputeMode) -> str:
     return "bf16" if mode is ComputeMode.BF16 else "fp32"
 
 
-def assert_close(got: Array, expected: F64, limit: float) -> None:
-    """Same shape and relative RMS error at most `limit`."""
+def assert_close(got: Array, expected: F64, limit: float, terms: F64 | None = None) -> None:
+    """Same shape and relative RMS error at most `limit`: of `terms` where these may cancel in what is expected."""
     assert got.shape == expected.shape, f"shape: expected {expected.shape}, got {got.shape}"
     if not expected.size:
         return
     difference = as_float64(got) - expected
-    norm = float(np.sqrt(np.mean(expected**2)))
+    norm = float(np.sqrt(np.mean((expected if terms is None else terms) ** 2)))
     error = float(np.sqrt(np.mean(difference**2))) / (norm or 1.0)
     assert error <= limit, f"relative RMS: at most {limit}, got {error}"
 

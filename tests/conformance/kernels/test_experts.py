@@ -57,12 +57,13 @@ def check(
     batch, units = unit_batch(chosen, weights, folded=folded, only=only)
     got = backend.expert_units(x, [packed[e] for e in batch.group_expert], batch)
     assert got.dtype == np.float32
-    expected = np.zeros((len(units), hidden))
+    expected, terms = np.zeros((len(units), hidden)), np.zeros((len(units), hidden))
     for unit, members in enumerate(units):
         for row, slot in members:
             out = ffn_float64(as_float64(x[row]), kept[chosen[row, slot]], mode)
             expected[unit] += float(weights[row, slot]) * out
-    assert_close(got, expected, bound(mode))
+            terms[unit] += np.abs(float(weights[row, slot]) * out)
+    assert_close(got, expected, bound(mode), terms)
 
 
 @pytest.mark.parametrize("folded", [True, False])

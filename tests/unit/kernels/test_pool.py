@@ -85,7 +85,7 @@ def test_idle_threads_sleep() -> None:
     start = sum(cpu_seconds(t) for t in mine)
     time.sleep(2.0)
     assert len(mine) == 2
-    assert sum(cpu_seconds(t) for t in mine) - start < 0.001
+    assert sum(cpu_seconds(t) for t in mine) - start < 0.05
     backend.close()
 
 
