@@ -10,7 +10,7 @@ namespace colibri {
 namespace {
 
 constexpr int64_t kMaxExperts = 65536;
-constexpr int64_t kChunk = 64;
+constexpr int64_t kChunk = 128;
 
 void check_experts(const char* name, int64_t experts, int64_t k) {
   if (experts > kMaxExperts) fail_value(name, "at most 65536 experts", std::to_string(experts));

@@ -42,11 +42,16 @@ COLIBRI_INLINE void transpose16(f32x16* v) {
   }
 }
 
-// Lane i: the largest of v[i].
-COLIBRI_INLINE f32x16 maxima16(const f32x16* v) {
+// Lane i: the largest of v[i], of 8 vectors (other lanes: anything) or 16.
+template <int kVectorsIn>
+COLIBRI_INLINE f32x16 maxima(const f32x16* v) {
   __m512 a[8], b[4], c[2];
-  // Vector i must lie at (i % 4) * 4 + i / 4 for its maximum to come out in lane i.
+  // Vector i must lie at (i % 4) * 4 + i / 4 for its maximum to come out in lane i; those from 8 on are the odd ones of a.
   for (int i = 0; i < 8; i++) {
+    if (kVectorsIn == 8 && i % 2) {
+      a[i] = a[i - 1];
+      continue;
+    }
     const int p = 2 * i, q = 2 * i + 1;
     const __m512 x = v[(p & 3) * 4 + (p >> 2)].v, y = v[(q & 3) * 4 + (q >> 2)].v;
     a[i] = _mm512_max_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
@@ -110,7 +115,11 @@ COLIBRI_INLINE __m256 maxima8(const f32x16* v) {
     c[i] = _mm256_max_ps(_mm256_shuffle_ps(b[2 * i], b[2 * i + 1], 0x44), _mm256_shuffle_ps(b[2 * i], b[2 * i + 1], 0xee));
   return _mm256_max_ps(_mm256_shuffle_ps(c[0], c[1], 0x88), _mm256_shuffle_ps(c[0], c[1], 0xdd));
 }
-COLIBRI_INLINE f32x16 maxima16(const f32x16* v) { return {maxima8(v), maxima8(v + 8)}; }
+template <int kVectorsIn>
+COLIBRI_INLINE f32x16 maxima(const f32x16* v) {
+  const __m256 lo = maxima8(v);
+  return {lo, kVectorsIn == 8 ? lo : maxima8(v + 8)};
+}
 
 #else
 
@@ -126,9 +135,10 @@ COLIBRI_INLINE void transpose16(f32x16* v) {
       v[j].v[i] = t;
     }
 }
-COLIBRI_INLINE f32x16 maxima16(const f32x16* v) {
-  f32x16 r;
-  for (int i = 0; i < 16; i++) r.v[i] = max16(v[i]);
+template <int kVectorsIn>
+COLIBRI_INLINE f32x16 maxima(const f32x16* v) {
+  f32x16 r = {};
+  for (int i = 0; i < kVectorsIn; i++) r.v[i] = max16(v[i]);
   return r;
 }
 
