@@ -58,8 +58,8 @@ QuantRows QuantRows::from(int64_t row) const {
 }
 
 Tiling quant_tiling(const QuantKernels& kernels, WeightType type, int64_t rows) {
-  const int most = kernels.max_rows[type - kWeightTypes];
-  return Tiling(rows, rows <= most ? most : kernels.many_rows);
+  const int alone = kernels.max_rows[type - kWeightTypes], paired = kernels.pair_rows[type - kWeightTypes];
+  return Tiling(rows, rows <= alone ? alone : rows <= 2 * paired ? paired : kernels.many_rows);
 }
 
 void quantise_rows(const KernelTable& kernels, const Rows& x, int64_t first, int count, const Matrix& w, const QuantRows& out) {

@@ -303,19 +303,22 @@ constexpr void fill_quant(QuantKernels& k, WeightType type) {
 
 // As many sums as the registers hold beside the weights. Several tiles are quickest where the registers hold the totals as
 // well (stores of totals take slots of the multiplications); one tile is where they do not, since a second would read the
-// panel again: until multiplying takes longer than reading, which for int4 it does from 9 rows on.
+// panel again: until multiplying takes longer than reading, which for int4 it does from 9 rows on. Two int8 tiles of 8 rows beat
+// three of 5.
 #if defined(COLIBRI_SIMD_AVX512)
-constexpr int kInt8Rows = 12, kInt4Rows = 8, kManyRows = kRowsInRegisters;
+constexpr int kInt8Rows = 12, kInt4Rows = 8, kInt8Pair = 8, kManyRows = kRowsInRegisters;
 #elif defined(COLIBRI_SIMD_AVX2)
-constexpr int kInt8Rows = 2, kInt4Rows = 2, kManyRows = 2;
+constexpr int kInt8Rows = 2, kInt4Rows = 2, kInt8Pair = 2, kManyRows = 2;
 #else
-constexpr int kInt8Rows = 4, kInt4Rows = 4, kManyRows = 4;
+constexpr int kInt8Rows = 4, kInt4Rows = 4, kInt8Pair = 4, kManyRows = 4;
 #endif
 
 constexpr QuantKernels quant_kernels() {
   QuantKernels k{};
   k.max_rows[kWeightInt8 - kWeightTypes] = kInt8Rows;
   k.max_rows[kWeightInt4 - kWeightTypes] = kInt4Rows;
+  k.pair_rows[kWeightInt8 - kWeightTypes] = kInt8Pair;
+  k.pair_rows[kWeightInt4 - kWeightTypes] = kManyRows;
   k.many_rows = kManyRows;
   k.row_element = kRowNumber;
   k.rows = quantise_tile;

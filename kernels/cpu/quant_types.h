@@ -50,9 +50,10 @@ using QuantTileFunction = void (*)(const QuantTile&);
 
 // By weight type (less kWeightTypes) and number of rows, 1 .. max_rows.
 struct QuantKernels {
-  int max_rows[2];  // by weight type, too
-  int many_rows;    // at most, where one tile is not enough
-  int row_element;  // bytes of a row's number
+  int max_rows[2];   // by weight type, too
+  int pair_rows[2];  // at most, where two such tiles are enough
+  int many_rows;     // at most, where they are not
+  int row_element;   // bytes of a row's number
   void (*rows)(const QuantRowTile&);
   QuantTileFunction tile[2][kMaxTile + 1];
 };
