@@ -243,7 +243,7 @@ constexpr GemmKernels dpbf16_kernels() {
 
 // As many accumulators as the registers hold.
 #if defined(COLIBRI_SIMD_AVX512)
-constexpr int kFmaRows = 12;
+constexpr int kFmaRows = 13;
 #elif defined(COLIBRI_SIMD_AVX2)
 constexpr int kFmaRows = 3;
 #else
