@@ -9,8 +9,6 @@ namespace COLIBRI_ISA {
 constexpr int kBlock = 64;
 constexpr int kMaxBlocks = 16;
 
-#define COLIBRI_INLINE_LAMBDA __attribute__((always_inline))
-
 // Keys u * 16 .. of block b; behind the row's end -inf.
 template <bool kWhole, class Order>
 COLIBRI_INLINE f32x16 block_keys(const float* x, int64_t n, int64_t b, int u, const Order& order, f32x16* raw) {

@@ -4,6 +4,8 @@
 #include "gate_types.h"
 #include "math16.h"
 
+#define COLIBRI_INLINE_LAMBDA __attribute__((always_inline))
+
 namespace colibri {
 namespace COLIBRI_ISA {
 

@@ -1,9 +1,8 @@
 // The k largest logits of each row and their softmax.
 //
 // Sixteen rows at a time. Up to kColumns experts: the rows are turned, so that a lane is a row, and each expert is placed
-// among the k best of all sixteen. More experts: blocks of 64, of which only the largest value is kept; k times the best
-// block is looked up, and its next value put in its place. Neither branches on a logit for k = 2, nor holds more than the
-// k best of a row.
+// among the k best of all sixteen. More experts: by blocks (gate_block_kernels.h). Neither branches on a logit for k = 2, nor
+// holds more than the k best of a row.
 #pragma once
 #include "gate_block_kernels.h"
 
