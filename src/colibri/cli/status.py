@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from colibri.cli.operator_options import add_target
 from colibri.cli.parser import number
 from colibri.cli.security_options import channel_security
+from colibri.cli.terminal import interrupts_kept
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from google.protobuf.message import Message
 
     from colibri.v1 import operator_pb2 as pb
@@ -63,15 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from colibri.client.operator import Operator
 
     every_s = getattr(args, "watch", None)
-    interrupts: list[int] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        interrupts.append(number)
-        raise KeyboardInterrupt
-
-    if every_s is not None:
-        signal.signal(signal.SIGINT, interrupt)
-    with Operator(args.target, security=channel_security(args)) as operator:
+    with interrupts_kept() as check, Operator(args.target, security=channel_security(args)) as operator:
         while True:
             reply = operator.status(experts=args.experts, loads=args.loads, timeout_s=_TIMEOUT_S)
             if every_s is not None and not args.json and sys.stdout.isatty():
@@ -79,8 +69,7 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps(document(reply)) if args.json else "\n".join(describe(reply)), flush=True)
             if every_s is None:
                 return 0
-            if interrupts:  # CPython drops an exception that a handler raises while a callback of gRPC runs
-                raise KeyboardInterrupt
+            check()
             time.sleep(every_s)
 
 

@@ -29,6 +29,32 @@ def sigterm_unwinds() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextlib.contextmanager
+def interrupts_kept() -> Iterator[Callable[[], None]]:
+    """Inside, SIGINT raises KeyboardInterrupt as ever, and, once it has come, so does a call of what is yielded:
+    CPython drops an exception that a handler raises within a callback, as of gRPC. On other threads there is
+    nothing to set.
+    """
+    came: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if came:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield check
+        return
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _raise_terminated(number: int, frame: FrameType | None) -> None:
     raise Terminated
 
@@ -40,22 +66,31 @@ class StopSignals:
     def __init__(self, abandon: Callable[[], None] = lambda: None) -> None:
         self._abandon = abandon
         self._number = 0
-        # An eventfd: a handler that takes a lock could wait for the very code that it interrupts.
         self._asked = os.eventfd(0, os.EFD_CLOEXEC)
-        signal.signal(signal.SIGTERM, self._handle)
-        signal.signal(signal.SIGINT, self._handle)
+        # The kernel may give a signal to any thread, and Python's handlers run on the main one, which nothing
+        # wakes then: the interpreter's own handler writes the number here instead, at once.
+        self._numbers, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake)
+        threading.Thread(target=self._watch, name="colibri-signals", daemon=True).start()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, frame: None)
 
     def wait(self) -> int:
         """The signal's number, as soon as one has come."""
         os.read(self._asked, 8)
         return self._number
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._number:
-            self._abandon()
-            os._exit(128 + number)
-        self._number = number
-        os.eventfd_write(self._asked, 1)
+    def _watch(self) -> None:
+        while True:
+            (number,) = os.read(self._numbers, 1)
+            if number not in (signal.SIGTERM, signal.SIGINT):
+                continue
+            if self._number:
+                self._abandon()
+                os._exit(128 + number)
+            self._number = number
+            os.eventfd_write(self._asked, 1)
 
 
 def say(line: str) -> None:

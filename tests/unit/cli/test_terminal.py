@@ -31,6 +31,19 @@ try:
 except Terminated:
     print("terminated", flush=True)
 """
+KEPT = """
+import contextlib, time
+from colibri.cli.terminal import interrupts_kept
+with interrupts_kept() as check:
+    check()
+    with contextlib.suppress(KeyboardInterrupt):  # as CPython does within a callback
+        print("waiting", flush=True)
+        time.sleep(60)
+    try:
+        check()
+    except KeyboardInterrupt:
+        print("again", flush=True)
+"""
 PAINT = """
 from colibri.cli.progress import Loading
 with Loading() as loading:
@@ -92,3 +105,12 @@ def test_progress_is_silent_elsewhere() -> None:
         [sys.executable, "-c", PAINT], capture_output=True, text=True, timeout=60, check=True
     )
     assert result.stdout == result.stderr == ""
+
+
+def test_an_interrupt_that_was_dropped_is_told_again() -> None:
+    process = start(KEPT)
+    assert process.stdout is not None
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.read() == "again\n"
+    assert process.wait(10) == 0
+    process.stdout.close()
