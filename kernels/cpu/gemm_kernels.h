@@ -136,7 +136,7 @@ COLIBRI_INLINE void walk(const char* w, int64_t steps, const Prefetch& prefetch,
   for (; steps > 0; steps--, w += Bytes) step(w);
 }
 
-// One pair of K: the odd products of all rows and columns, then the even ones, so that no sum waits for its last product.
+// One pair of K: the odd products of all rows (on AVX-512 of all columns, too), then the even ones: no sum waits for its last product.
 template <int Rows, class Weights>
 COLIBRI_INLINE void multiply_pair(Accumulators<Rows>& acc, const float* a, const char* w) {
 #if defined(COLIBRI_SIMD_AVX512)
