@@ -127,10 +127,9 @@ def test_a_server_that_hangs_holds_nobody(served: Serving) -> None:
         served.process.send_signal(signal.SIGSTOP)
         try:
             begun = time.monotonic()
-            # The second one leaves. Once in many runs it was not enough, and why is not known: hence more of them.
-            while terminal.process.poll() is None and time.monotonic() - begun < 4:
-                terminal.type(CTRL_C)
-                time.sleep(0.5)  # two signals at once are one
+            terminal.type(CTRL_C)
+            time.sleep(0.5)  # two signals at once are one
+            terminal.type(CTRL_C)
             assert terminal.end(10) == 130
             assert time.monotonic() - begun < 5
         finally:
@@ -152,14 +151,12 @@ def test_ctrl_c_ends_generate_and_its_answer(served: Serving) -> None:
 def test_ctrl_c_without_an_answer_warns_first(served: Serving) -> None:
     with colibri_on_terminal("chat", f"--target={served.target}", *SHORT) as terminal:
         terminal.wait_for("> ")
-        terminal.wait_idle()
         terminal.type(CTRL_C)
         terminal.wait_for("(Ctrl-C again, or Ctrl-D, leaves)")
         terminal.wait_for("> ")
         terminal.type("w1\n")
         terminal.wait_for(" [longest answer]\n")
         terminal.wait_for("> ")
-        terminal.wait_idle()
         terminal.type(CTRL_C)
         terminal.wait_for("(Ctrl-C again, or Ctrl-D, leaves)")
         terminal.wait_for("> ")

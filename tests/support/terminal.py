@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import pty
 import select
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Iterator
-from pathlib import Path
+
+#: Takes stdin as its controlling terminal and becomes the program. Not a preexec_fn: that forks, and gRPC, once it was
+#: used, may hold a process that forks for ever.
+_TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 
@@ -36,20 +41,6 @@ class Terminal:
         found, self._seen = self.text[self._seen : at], at + len(text)
         return found
 
-    def wait_idle(self, timeout_s: float = 60.0) -> None:
-        """Until the process sleeps and has for a moment: Ctrl-C typed between a prompt and the wait behind it is seen
-        only with the next key (readline's select, in CPython)."""
-        until = time.monotonic() + timeout_s
-        before, idle = -1, 0
-        while idle < 3:
-            if time.monotonic() > until:
-                raise AssertionError("the process does not come to rest")
-            time.sleep(0.02)
-            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-            used = int(fields[11]) + int(fields[12])
-            idle = idle + 1 if fields[0] == "S" and used == before else 0
-            before = used
-
     def end(self, timeout_s: float = 60.0) -> int:
         """The exit code; all output is read first, since a full terminal would hold the process."""
         until = time.monotonic() + timeout_s
@@ -72,17 +63,12 @@ class Terminal:
 @contextlib.contextmanager
 def colibri_on_terminal(*arguments: str, env: dict[str, str] | None = None) -> Iterator[Terminal]:
     master, slave = pty.openpty()
-
-    def own_terminal() -> None:
-        os.setsid()
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
     process = subprocess.Popen(
-        [sys.executable, "-m", "colibri.cli.main", *arguments],
+        [sys.executable, "-IS", "-c", _TAKE_TERMINAL, sys.executable, "-m", "colibri.cli.main", *arguments],
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        preexec_fn=own_terminal,
+        start_new_session=True,
         env={**os.environ, "TERM": "dumb", **(env or {})},
     )
     os.close(slave)

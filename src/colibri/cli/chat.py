@@ -7,6 +7,7 @@ import contextlib
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ Each line is a message; the whole conversation goes along with it, under the che
 """
 
 _PROMPT = "> "
+_AGAIN_S = 0.05
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +71,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def aborting(self, source: Source, request_id: str) -> Iterator[None]:
-        """Inside, Ctrl-C aborts this request."""
+        """Inside, Ctrl-C aborts this request, also one that the source does not know yet."""
         self._running = (source, request_id)
         try:
             yield
@@ -87,14 +89,15 @@ class Interrupts:
         self._count += 1
         if self._count > 1 or self._running is None:
             raise KeyboardInterrupt
-        source, request_id = self._running
-        threading.Thread(target=self._abort, args=(source, request_id), daemon=True).start()
+        threading.Thread(target=self._abort, args=(self._running,), daemon=True).start()
 
-    def _abort(self, source: Source, request_id: str) -> None:
+    def _abort(self, running: tuple[Source, str]) -> None:
         from colibri.errors import ColibriError
 
+        source, request_id = running
         try:
-            source.abort(request_id)
+            while self._running is running and not source.abort(request_id):
+                time.sleep(_AGAIN_S)  # it is still on its way there, or its end is on its way here
         except ColibriError as error:
             say(f"colibri chat: the answer cannot be stopped: {error}")
 
@@ -172,8 +175,8 @@ class Conversation:
         request = to_request(Chat(tuple(messages)), **request_options.request_options(self._args))
         answers = Answers()
         with (
-            contextlib.closing(self._source.start(request, self._args.timeout)) as events,
             self._interrupts.aborting(self._source, request.request_id),
+            contextlib.closing(self._source.start(request, self._args.timeout)) as events,
         ):
             for event in events:
                 answers.take(event)

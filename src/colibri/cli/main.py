@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from colibri.cli.terminal import Terminated, sigterm_unwinds
+from colibri.cli.signals import Terminated, handlers_run, sigterm_unwinds
 from colibri.cli.verbs import build_parser
 from colibri.errors import ColibriError
 
@@ -15,7 +15,7 @@ from colibri.errors import ColibriError
 def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     try:
-        with sigterm_unwinds():
+        with sigterm_unwinds(), handlers_run():
             return int(args.run(args))
     except ColibriError as error:
         print(f"{args.prog}: {error}", file=sys.stderr)

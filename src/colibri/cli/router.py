@@ -58,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.deployment import routed_otherwise
     from colibri.cli.listen import check_free
     from colibri.cli.progress import Loading
-    from colibri.cli.terminal import StopSignals, say
+    from colibri.cli.signals import StopSignals
+    from colibri.cli.terminal import say
     from colibri.router_service.servicer import RouterServicer, max_message_bytes
     from colibri.rpc.server import build_server
     from colibri.security.public_text import hide

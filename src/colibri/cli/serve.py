@@ -47,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.listen import check_free
     from colibri.cli.phases import Phases, process_age_s
     from colibri.cli.progress import Loading
-    from colibri.cli.terminal import StopSignals, say
+    from colibri.cli.signals import StopSignals
+    from colibri.cli.terminal import say
     from colibri.expert_service.pinning import die_with_parent
     from colibri.security.public_text import hide
 

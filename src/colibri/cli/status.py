@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from colibri.cli.operator_options import add_target
 from colibri.cli.parser import number
 from colibri.cli.security_options import channel_security
-from colibri.cli.terminal import interrupts_kept
+from colibri.cli.signals import interrupts_kept
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import signal
 import subprocess
 import sys
@@ -12,7 +10,7 @@ import pytest
 
 STOP = """
 import os, sys, time
-from colibri.cli.terminal import StopSignals
+from colibri.cli.signals import StopSignals
 stop = StopSignals(lambda: os.write(1, b"abandoned\\n"))
 print("waiting", flush=True)
 print("got", stop.wait(), flush=True)
@@ -20,7 +18,7 @@ time.sleep(60)
 """
 UNWIND = """
 import time
-from colibri.cli.terminal import Terminated, sigterm_unwinds
+from colibri.cli.signals import Terminated, sigterm_unwinds
 try:
     with sigterm_unwinds():
         try:
@@ -33,7 +31,7 @@ except Terminated:
 """
 KEPT = """
 import contextlib, time
-from colibri.cli.terminal import interrupts_kept
+from colibri.cli.signals import interrupts_kept
 with interrupts_kept() as check:
     check()
     with contextlib.suppress(KeyboardInterrupt):  # as CPython does within a callback
@@ -44,11 +42,43 @@ with interrupts_kept() as check:
     except KeyboardInterrupt:
         print("again", flush=True)
 """
-PAINT = """
-from colibri.cli.progress import Loading
-with Loading() as loading:
-    for done in range(1, 4):
-        loading.update("worker w0", done, 3)
+#: The signal comes to a thread that does not handle it, while the main one waits without an end.
+ASIDE = """
+import os, signal, threading, time
+from colibri.cli.signals import handlers_run
+
+def send():
+    time.sleep(0.3)  # the main thread waits by then; if not, this is an easier test, not a failing one
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+    threading.Event().wait()
+
+reading, _ = os.pipe()
+try:
+    with handlers_run():
+        threading.Thread(target=send, daemon=True).start()
+        print("waiting", flush=True)
+        os.read(reading, 1)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+LEFT = """
+import os, signal
+from colibri.cli.signals import StopSignals, handlers_run
+
+def files(): return len(os.listdir("/proc/self/fd"))
+
+before = files(), signal.getsignal(signal.SIGURG)
+for _ in range(5):
+    with handlers_run():
+        os.kill(os.getpid(), signal.SIGURG)
+print("waiting", flush=True)
+while files() > before[0]:
+    pass
+assert signal.getsignal(signal.SIGURG) == before[1]
+with handlers_run():
+    stop = StopSignals(lambda: os.write(1, b"abandoned"))
+os.kill(os.getpid(), signal.SIGTERM)
+print("got", stop.wait(), flush=True)
 """
 
 
@@ -79,34 +109,6 @@ def test_sigterm_closes_what_is_open() -> None:
     assert process.returncode == 0
 
 
-def paint(**environ: str) -> str:
-    """What progress writes to a terminal as stderr."""
-    leader, follower = pty.openpty()
-    try:
-        clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
-        env = {**clean, "TERM": "xterm-256color", **environ}
-        subprocess.run([sys.executable, "-c", PAINT], stderr=follower, env=env, timeout=60, check=True)
-        return os.read(leader, 1 << 16).decode()
-    finally:
-        os.close(leader)
-        os.close(follower)
-
-
-def test_progress_is_painted_on_a_terminal_and_in_colour_only_if_wanted() -> None:
-    assert "worker w0" in paint()
-    assert "\x1b[3" in paint()
-    plain = paint(NO_COLOR="1")
-    assert "worker w0" in plain
-    assert "\x1b[3" not in plain
-
-
-def test_progress_is_silent_elsewhere() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", PAINT], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert result.stdout == result.stderr == ""
-
-
 def test_an_interrupt_that_was_dropped_is_told_again() -> None:
     process = start(KEPT)
     assert process.stdout is not None
@@ -114,3 +116,15 @@ def test_an_interrupt_that_was_dropped_is_told_again() -> None:
     assert process.stdout.read() == "again\n"
     assert process.wait(10) == 0
     process.stdout.close()
+
+
+def test_a_handler_runs_whoever_was_told_and_whatever_the_main_thread_waits_for() -> None:
+    process = start(ASIDE)
+    assert process.communicate(timeout=60)[0] == "interrupted\n"
+    assert process.returncode == 0
+
+
+def test_nothing_of_it_is_left_and_a_service_keeps_its_own_signals() -> None:
+    process = start(LEFT)
+    assert process.communicate(timeout=60)[0] == "got 15\n"
+    assert process.returncode == 0
