@@ -34,6 +34,8 @@ hypothesis.settings.register_profile("colibri", deadline=None)
 hypothesis.settings.load_profile("colibri")
 # Deployments of tests overlap, and so do test runs: they take no notice of one another's CPUs.
 os.environ.setdefault(cpu_claims.VARIABLE, cpu_claims.NONE)
+# Ray starts its processes by fork(), within which gRPC, if a test before used it, may wait for ever.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 #: How long threads and processes may take to end after a module's last test.
 _SETTLE_S = 10.0
 
