@@ -189,9 +189,9 @@ def test_a_worker_that_hangs_costs_one_deadline_and_is_back_when_it_answers(benc
         took = cluster.step()
         assert 0.2 < took < 1.5
         assert cluster.state("w1") is HealthState.EJECTED
-        assert cluster.step() < 0.2  # not once per layer
+        cluster.step()
         routing = cluster.executor.routing()
-        assert (routing.timeouts, routing.ejections) == (1, 1)
+        assert (routing.timeouts, routing.ejections) == (1, 1)  # not once per layer
         hold.holding = False
         hold.go.set()
         back = eventually(lambda: cluster.state("w1") is HealthState.HEALTHY, 5.0, "w1 is back")
@@ -338,7 +338,7 @@ def test_a_worker_that_comes_back_serves_who_waited(bench: MoeBench) -> None:
 
 def test_nobody_ever_holds_it(bench: MoeBench) -> None:
     """Only the rows that need it fail, with advice; while nothing changes, later ones fail at once."""
-    with running(bench, replicas=1, policy=replace(POLICY, wait_for_holder_s=0.4)) as cluster:
+    with running(bench, replicas=1, policy=replace(POLICY, wait_for_holder_s=1.0)) as cluster:
         cluster.step()
         cluster.servers["w1"].stop(0.0)
         alive = [cluster.servers["w0"], cluster.servers["w2"]]
@@ -347,7 +347,7 @@ def test_nobody_ever_holds_it(bench: MoeBench) -> None:
         expected = bench.local().forward(0, x).rows
         begun = time.monotonic()
         result = cluster.router.forward(0, x)
-        assert 0.35 < time.monotonic() - begun < 2.0
+        assert 0.95 < time.monotonic() - begun < 5.0
         assert 0 < len(result.failed) < 24
         for error in result.failed.values():
             assert isinstance(error, WorkerLost)
@@ -358,7 +358,7 @@ def test_nobody_ever_holds_it(bench: MoeBench) -> None:
         assert result.rows.tobytes() == expected.tobytes()
         begun = time.monotonic()
         assert sorted(cluster.router.forward(0, x).failed) == sorted(result.failed)
-        assert time.monotonic() - begun < 0.3
+        assert time.monotonic() - begun < 0.8
 
 
 def test_the_caller_s_deadline_ends_a_wait_for_a_holder(bench: MoeBench) -> None:
@@ -381,10 +381,10 @@ def test_a_hedge_wins_and_the_loser_is_told(bench: MoeBench) -> None:
         for _ in range(40):
             cluster.step(8)
         before = cluster.executor.routing()
-        cluster.fault("w1", FaultKind.SLOW, most=1, delay_s=1.0)
+        cluster.fault("w1", FaultKind.SLOW, most=1, delay_s=3.0)
         slowest = max(cluster.step(8) for _ in range(3))
         after = cluster.executor.routing()
-        assert slowest < 0.7
+        assert slowest < 2.0
         assert after.hedges_won - before.hedges_won >= 1
         assert (after.timeouts, after.bad_replies) == (0, 0)
 
@@ -410,7 +410,9 @@ def test_a_slow_worker_is_ejected_and_comes_back(bench: MoeBench) -> None:
             assert time.monotonic() - begun < 20.0
         time.sleep(1.0)
         assert cluster.state("w1") in (HealthState.EJECTED, HealthState.PROBING)
-        assert cluster.step(8) < 0.05 * bench.layers
+        before = cluster.executor.workers()["w1"].rows_sent
+        cluster.step(8)
+        assert cluster.executor.workers()["w1"].rows_sent == before
         cluster.heal("w1")
         eventually(lambda: cluster.state("w1") is HealthState.HEALTHY, 10.0, "w1 is back")
 

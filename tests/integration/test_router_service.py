@@ -272,7 +272,7 @@ def test_the_caller_s_deadline_ends_the_wait_for_a_worker(bench: MoeBench) -> No
     compute = bench.run_units()
 
     def slow(layer: int, x: Array, batch: UnitBatch) -> tuple[F32, U32]:
-        time.sleep(1.0)
+        time.sleep(2.0)
         return compute(layer, x, batch)
 
     with bench.worker("w0", run=slow) as worker:
@@ -282,11 +282,11 @@ def test_the_caller_s_deadline_ends_the_wait_for_a_worker(bench: MoeBench) -> No
             start = time.monotonic()
             with pytest.raises(grpc.RpcError) as caught:
                 served.client.forward(0, fp32_rows(served, 1), timeout=0.3)
-            assert time.monotonic() - start < 0.9
+            assert time.monotonic() - start < 1.8
             assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             until = time.monotonic() + 5
             while executor.times().failed_messages == 0 and time.monotonic() < until:
                 time.sleep(0.01)
             # The router itself gave up, not only its caller.
             assert executor.times().failed_messages == 1
-            assert time.monotonic() - start < 0.9
+            assert time.monotonic() - start < 1.8
