@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -36,6 +37,9 @@ hypothesis.settings.load_profile("colibri")
 os.environ.setdefault(cpu_claims.VARIABLE, cpu_claims.NONE)
 # Ray starts its processes by fork(), within which gRPC, if a test before used it, may wait for ever.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# A shell that runs the tests in its background has them ignore SIGINT, and so would every process that they interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 #: How long threads and processes may take to end after a module's last test.
 _SETTLE_S = 10.0
 
