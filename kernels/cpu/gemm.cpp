@@ -11,11 +11,11 @@ constexpr int64_t kBlockBytes = 128 << 10;
 // How many tiles at most share the prefetch of the next block.
 constexpr int64_t kSharing = 8;
 
-// Measured on Zen 5: one tile of up to 3 rows is best left to the hardware; one of more asks for its own stream shortly ahead
-// (later for many rows, which take longer); several tiles fetch what comes next meanwhile, a share each, the last ones of many.
+// Measured on Zen 5: one tile asks for its own stream shortly ahead (later for many rows, which take longer); several tiles
+// fetch what comes next meanwhile, a share each, the last ones of many.
 Prefetch plan_prefetch(const PanelJob& job, int64_t tile, int rows, int64_t pairs, const char* next) {
   const int64_t n = job.last_tile - job.first_tile;
-  if (n == 1) return {rows < 4 ? 0 : int64_t(rows) << 10, nullptr, 0};
+  if (n == 1) return {int64_t(std::max(rows, kStreamOnlyRows)) << 10, nullptr, 0};
   const int64_t sharing = std::min(n, kSharing), share = tile - (job.last_tile - sharing);
   if (!next || share < 0) return {};
   const int64_t lines = ceil_div(kPrefetchPairs * 2 * kPanel * job.weight_element / 64, sharing);

@@ -105,6 +105,13 @@ COLIBRI_INLINE void finish(const Accumulators<Rows>& acc, const GemmTile& t, boo
   if (!t.spill) finish_rows(t, sums, Rows, bf16_rows);
 }
 
+// Asks for a line of the weights' own stream. Of few rows, which wait for nothing but memory, it leaves the outer caches to
+// what runs between the experts (the plan, the merge, attention); more rows are a few per cent quicker with it in them.
+template <int Rows>
+COLIBRI_INLINE void ask_for_stream(const char* p) {
+  __builtin_prefetch(p, 0, Rows < kStreamOnlyRows ? 0 : 3);
+}
+
 // Asks for `lines` cache lines from p on, for the L2 cache.
 COLIBRI_INLINE const char* ask_for(const char* p, int lines) {
   for (int i = 0; i < lines; i++) __builtin_prefetch(p + 64 * i, 0, 2);
@@ -112,14 +119,14 @@ COLIBRI_INLINE const char* ask_for(const char* p, int lines) {
 }
 
 // step(w) for `steps` steps of K of `Bytes` bytes of weights each; prefetch.lines: in every `Every` steps.
-template <int Bytes, int Every, class Step>
+template <int Rows, int Bytes, int Every, class Step>
 COLIBRI_INLINE void walk(const char* w, int64_t steps, const Prefetch& prefetch, Step step) {
   if (prefetch.ahead) {
     const int64_t ahead = prefetch.ahead;
 #pragma GCC unroll 2
     for (int64_t k = 0; k < steps; k++, w += Bytes) {
 #pragma GCC unroll 4
-      for (int i = 0; i < Bytes; i += 64) __builtin_prefetch(w + ahead + i, 0, 3);
+      for (int i = 0; i < Bytes; i += 64) ask_for_stream<Rows>(w + ahead + i);
       step(w);
     }
     return;
@@ -174,7 +181,7 @@ static __attribute__((noinline)) void tile_fma(const GemmTile& t) {
   Accumulators<Rows> acc;
   start(acc, t);
   const float* a = static_cast<const float*>(t.a);
-  walk<Weights::kStep, kPrefetchPairs>(static_cast<const char*>(t.w), t.k2, t.prefetch, [&](const char* w) __attribute__((always_inline)) {
+  walk<Rows, Weights::kStep, kPrefetchPairs>(static_cast<const char*>(t.w), t.k2, t.prefetch, [&](const char* w) __attribute__((always_inline)) {
     if constexpr (Rows >= 8) {  // of many rows, a page ahead: they outgrow the L2 cache
 #pragma GCC unroll 4
       for (int i = 0; i < Rows * 8; i += 64) __builtin_prefetch(reinterpret_cast<const char*>(a) + 4096 + i, 0, 3);
@@ -208,7 +215,7 @@ static __attribute__((noinline)) void tile_dpbf16(const GemmTile& t) {
   Accumulators<Rows> acc;
   start(acc, t);
   const int32_t* a = static_cast<const int32_t*>(t.a);
-  walk<kPanel * 4, kPrefetchPairs>(static_cast<const char*>(t.w), t.k2, t.prefetch, [&](const char* w) __attribute__((always_inline)) {
+  walk<Rows, kPanel * 4, kPrefetchPairs>(static_cast<const char*>(t.w), t.k2, t.prefetch, [&](const char* w) __attribute__((always_inline)) {
     const __m512bh w0 = (__m512bh)_mm512_loadu_si512(w), w1 = (__m512bh)_mm512_loadu_si512(w + 64);
 #pragma GCC unroll 16
     for (int r = 0; r < Rows; r++) {

@@ -39,6 +39,7 @@ struct TileEnd {
 // What a tile asks for while it computes: its own weights, `ahead` bytes before it needs them (into the L1 cache; 0: no), or
 // what is read after this panel, `lines` cache lines from `next` on in every few steps of K (into L2; nullptr: no).
 constexpr int kPrefetchPairs = 8;
+constexpr int kStreamOnlyRows = 4;  // tiles of fewer rows keep their weights out of the outer caches (ask_for_stream)
 struct Prefetch {
   int64_t ahead;
   const char* next;

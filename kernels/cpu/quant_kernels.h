@@ -175,7 +175,7 @@ COLIBRI_INLINE void multiply_groups(const QuantTile& t, float* out) {
   const int64_t whole = t.group / kOctet, ahead = t.prefetch.ahead, step = t.prefetch.step;
   for (int64_t left = t.octets; left > 0; left -= whole) {
     const uint16_t* const weight_scale = reinterpret_cast<const uint16_t*>(w);
-    if (Ahead) __builtin_prefetch(w + ahead, 0, 3);
+    if (Ahead) ask_for_stream<Rows>(w + ahead);
     w += kScaleBytes;
     Sums<Rows> sums;
 #pragma GCC unroll 12
@@ -188,7 +188,7 @@ COLIBRI_INLINE void multiply_groups(const QuantTile& t, float* out) {
     do {
       if (Ahead) {
 #pragma GCC unroll 4
-        for (int i = 0; i < Weights::kStep; i += 64) __builtin_prefetch(w + ahead + i, 0, 3);
+        for (int i = 0; i < Weights::kStep; i += 64) ask_for_stream<Rows>(w + ahead + i);
       } else {
         __builtin_prefetch(ask, 0, 2);
         __builtin_prefetch(ask + 64, 0, 2);
