@@ -106,8 +106,8 @@ def _follow(wait_s: float) -> int:
     while True:
         try:
             actor = _actor()
-            offset, text = _ask(actor.lines.remote(offset))
             state: ServerState = _ask(actor.state.remote())
+            offset, text = _ask(actor.lines.remote(offset))  # after the state, so that nothing said before it is missed
             silent_since = time.monotonic()
         except ColibriError:
             if time.monotonic() - silent_since > _RESTART_S:
