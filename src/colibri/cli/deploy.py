@@ -107,7 +107,8 @@ def _follow(wait_s: float) -> int:
         try:
             actor = _actor()
             state: ServerState = _ask(actor.state.remote())
-            offset, text = _ask(actor.lines.remote(offset))  # after the state, so that nothing said before it is missed
+            # After the state, so that nothing that was said before it is missed.
+            offset, text = _ask(actor.lines.remote(offset))
             silent_since = time.monotonic()
         except ColibriError:
             if time.monotonic() - silent_since > _RESTART_S:
