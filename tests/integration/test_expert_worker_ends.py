@@ -1,4 +1,4 @@
-"""How an expert worker ends: told once, told twice, killed, or left by its parent."""
+"""An expert worker that computes answers meanwhile, and ends when told once or twice, killed, or left by its parent."""
 
 from __future__ import annotations
 
@@ -47,6 +47,15 @@ def heavy(heavy_model: Path, tmp_path: Path) -> Iterator[tuple[WorkerProcess, Wo
         client.close()
 
 
+def told_with_five_in_flight(worker: WorkerProcess, client: WorkerClient) -> None:
+    """SIGTERM, and the worker has heard it."""
+    for correlation_id in range(5):
+        client.send(client.request(correlation_id, MAX_ROWS))
+    eventually(lambda: client.status().queued > 0)
+    worker.process.send_signal(signal.SIGTERM)
+    eventually(lambda: client.health() == NOT_SERVING)
+
+
 def test_health_and_status_answer_while_it_computes(heavy: tuple[WorkerProcess, WorkerClient]) -> None:
     _, client = heavy
     client.send(client.request(1, MAX_ROWS))
@@ -61,11 +70,7 @@ def test_health_and_status_answer_while_it_computes(heavy: tuple[WorkerProcess, 
 
 def test_sigterm_lets_what_is_in_flight_finish(heavy: tuple[WorkerProcess, WorkerClient]) -> None:
     worker, client = heavy
-    for correlation_id in range(5):
-        client.send(client.request(correlation_id, MAX_ROWS))
-    eventually(lambda: client.status().queued > 0)
-    worker.process.send_signal(signal.SIGTERM)
-    eventually(lambda: client.health() == NOT_SERVING)
+    told_with_five_in_flight(worker, client)
     with pytest.raises(WorkerLost, match=r"UNAVAILABLE: w0 is shutting down"):
         client.open_link().receive(WAIT_S)
     kinds = [client.reply().header.kind for _ in range(5)]
@@ -93,11 +98,7 @@ def receive_all(client: WorkerClient) -> None:
 
 def test_a_second_signal_ends_at_once(heavy: tuple[WorkerProcess, WorkerClient]) -> None:
     worker, client = heavy
-    for correlation_id in range(5):
-        client.send(client.request(correlation_id, MAX_ROWS))
-    eventually(lambda: client.status().queued > 0)
-    worker.process.send_signal(signal.SIGTERM)
-    eventually(lambda: client.health() == NOT_SERVING)
+    told_with_five_in_flight(worker, client)
     worker.process.send_signal(signal.SIGTERM)
     assert worker.process.wait(WAIT_S) == 128 + signal.SIGTERM
     with pytest.raises(WorkerLost, match=r"w0: stream lost: UNAVAILABLE"):
