@@ -16,11 +16,12 @@ INSTALLED_FROM := pyproject.toml CMakeLists.txt $(shell find protos kernels src 
 # Prerequisites are worth one order: .test-extra also makes .installed.
 .NOTPARALLEL:
 
-.PHONY: help preflight install demo test lint types docs sanitize aarch64 reach gpu-check peers clean
+.PHONY: help preflight install demo test attacks lint types docs sanitize aarch64 reach gpu-check peers clean
 
 help:
 	@echo 'make demo             install, prepare the demo model, start a local cluster, answer a prompt'
 	@echo 'make test             lint, type-check and run every test'
+	@echo 'make attacks          long attacks and stress (`make test` has short forms of them)'
 	@echo 'make sanitize         tests of native code with the address and undefined-behaviour sanitisers (ten minutes)'
 	@echo 'make aarch64          compile native code for aarch64, compare the portable path (needs a cross compiler)'
 	@echo 'make docs             write the pages of docs/cli anew, from the code'
@@ -70,6 +71,10 @@ docs: $(VENV)/.installed
 
 test: $(VENV)/.test-extra $(VENV)/.demo-source lint types
 	$(BIN)/pytest $(ARGS)
+
+# Long attacks and stress. Short forms of all of them are part of `make test`.
+attacks: $(VENV)/.test-extra $(VENV)/.demo-source
+	$(BIN)/pytest -m attacks $(ARGS)
 
 # A second build, which nothing else uses. With debug information, so that reports name lines.
 build/sanitized/.built: $(INSTALLED_FROM) $(wildcard tests/sanitize/*.cpp tests/sanitize/CMakeLists.txt) | $(VENV)/.test-extra

@@ -18,6 +18,7 @@ TOPICS = {
     "cuda": "benchmarks.cuda.lines",
     "cpu-kernels": "benchmarks.cpu_kernels.lines",
     "cluster": "benchmarks.cluster.lines",
+    "hardening": "benchmarks.hardening",
 }
 
 
