@@ -1,0 +1,36 @@
+"""Attacks: each test says how often it tried what, and the run ends with the sums."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.support.tries import PREFIX, Tries, total
+
+
+@pytest.fixture
+def tries(request: pytest.FixtureRequest) -> Tries:
+    """`tries("oversized tensors", 12)` records twelve tries; call it after they were made."""
+
+    def record(name: str, count: int) -> None:
+        if count < 1:
+            raise ValueError(f"tries of {name}: expected at least 1, got {count}")
+        request.node.user_properties.append((f"{PREFIX}{name}", count))
+
+    return record
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [
+        report
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.getreports(outcome)
+        if report.when == "call"
+    ]
+    sums: Counter[str] = sum((total(report.user_properties) for report in reports), Counter())
+    if sums:
+        terminalreporter.section("attacks tried")
+        for name, count in sorted(sums.items()):
+            terminalreporter.write_line(f"{count:8,}  {name}")
+        terminalreporter.write_line(f"{sums.total():8,}  together")
