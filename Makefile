@@ -43,8 +43,9 @@ endef
 
 install: $(VENV)/.installed
 
+# With what README's commands need beyond serving: certificates, load tests, chaos.
 $(VENV)/.installed: $(INSTALLED_FROM) | preflight
-	$(call INSTALL)
+	$(call INSTALL,[bench,tls])
 
 $(VENV)/.test-extra: $(INSTALLED_FROM) | preflight
 	$(call INSTALL,[test])

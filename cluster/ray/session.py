@@ -10,6 +10,7 @@ from typing import Any
 
 from colibri.cluster.ray.options import RESOURCE
 from colibri.errors import ColibriError, ConfigError
+from colibri.installation import extra_command
 
 NAMESPACE = "colibri"
 
@@ -40,7 +41,7 @@ def api() -> Any:
     try:
         return import_module("ray")
     except ImportError as error:
-        raise ConfigError("launcher", "the extra `ray` (pip install 'colibri-moe[ray]')", error) from error
+        raise ConfigError("launcher", f"the extra 'ray': {extra_command('ray')}", error) from error
 
 
 def connect(address: str) -> Callable[[], None]:

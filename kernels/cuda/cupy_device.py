@@ -19,7 +19,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from colibri.kernels.api import Array
 from colibri.kernels.cuda.compiler import compile_cubin
-from colibri.kernels.cuda.device import Argument, Buffer, DeviceError, DeviceMemoryError, Event
+from colibri.kernels.cuda.device import (
+    INSTALL_CUPY,
+    Argument,
+    Buffer,
+    DeviceError,
+    DeviceMemoryError,
+    Event,
+)
 from colibri.kernels.cuda.memory import MemoryBudget
 from colibri.kernels.cuda.small_uploads import SmallUploads
 from colibri.kernels.cuda.sources import module_of
@@ -277,9 +284,7 @@ def import_cupy() -> Any:
     try:
         import cupy
     except ImportError as error:
-        raise DeviceError(
-            f"CuPy: expected it installed (pip install 'colibri-moe[gpu]'), got {error}"
-        ) from error
+        raise DeviceError(f"CuPy: expected it installed ({INSTALL_CUPY}), got {error}") from error
     return cupy
 
 

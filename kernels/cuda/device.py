@@ -10,6 +10,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from colibri.kernels.api import Array
 
+#: What brings CuPy and the compiler that it needs.
+INSTALL_CUPY = "python -m pip install cupy-cuda12x nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12"
+
 
 class DeviceError(RuntimeError):
     """The device cannot be used, or what was started on it failed; the message says why and what to do."""

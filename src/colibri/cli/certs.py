@@ -28,9 +28,10 @@ deployment: it stays on the operator's machine, off every host that serves. docs
 def authority() -> ModuleType:
     """The module colibri.security.authority. Raises ConfigError naming the extra that it needs."""
     from colibri.errors import ConfigError
+    from colibri.installation import extra_command
 
     try:
         from colibri.security import authority
     except ImportError as error:
-        raise ConfigError("colibri certs", "the extra 'tls': pip install 'colibri-moe[tls]'", error) from None
+        raise ConfigError("colibri certs", f"the extra 'tls': {extra_command('tls')}", error) from None
     return authority

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from colibri.errors import ConfigError
+from colibri.installation import extra_command
 
 _HIGHEST_US = 24 * 3600 * 1_000_000
 _DIGITS = 3
@@ -44,9 +45,7 @@ def require_histograms() -> type[Any]:
     try:
         from hdrh.histogram import HdrHistogram
     except ImportError as error:
-        raise ConfigError(
-            "load harness", "the extra 'bench': pip install 'colibri-moe[bench]'", error
-        ) from error
+        raise ConfigError("load harness", f"the extra 'bench': {extra_command('bench')}", error) from error
     return HdrHistogram  # type: ignore[no-any-return]
 
 

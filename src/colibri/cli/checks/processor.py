@@ -12,6 +12,7 @@ from colibri.cluster.cpu_list import format_cpu_list
 from colibri.cluster.topology import UNKNOWN_NODE, NumaNode, Roots, Topology, discover
 from colibri.errors import ConfigError
 from colibri.expert_service.cpu_claims import DEFAULT_FILE, VARIABLE
+from colibri.installation import reinstall_command
 
 AREA = "processor"
 #: Paths best first, each with the flags of /proc/cpuinfo that it needs beyond the path below it.
@@ -65,9 +66,7 @@ def _paths(machine: Machine, flags: list[str]) -> Iterator[Finding]:
     found = machine.cpu_paths()
     asked = machine.environ.get("COLIBRI_ISA")
     if found.error:
-        mend = (
-            "unset COLIBRI_ISA" if asked and found.supported else "pip install --force-reinstall colibri-moe"
-        )
+        mend = "unset COLIBRI_ISA" if asked and found.supported else reinstall_command()
         yield fail(AREA, "kernel path", "none", found.error, mend)
         return
     why = _why_not_better(found.chosen, found.supported, found.fallback, flags, asked)

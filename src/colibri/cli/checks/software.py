@@ -10,9 +10,9 @@ from packaging.version import InvalidVersion
 
 from colibri.cli.checks.finding import Finding, fail, ok, warn
 from colibri.cli.checks.machine import Machine
+from colibri.installation import DISTRIBUTION, pip_command, reinstall_command
 
 AREA = "software"
-DISTRIBUTION = "colibri-moe"
 _OLDEST = (3, 11)
 
 
@@ -32,7 +32,7 @@ def check(
         yield ok(AREA, "Colibri", version(DISTRIBUTION))
         lines = requires()
     except metadata.PackageNotFoundError:
-        yield fail(AREA, "Colibri", "not installed", "the package has no metadata", "pip install -e .")
+        yield fail(AREA, "Colibri", "not installed", "the package has no metadata", reinstall_command())
         return
     yield from _packages(lines, version)
     try:
@@ -45,7 +45,7 @@ def check(
             "package `colibri`",
             other,
             "another project's package of the same import name overwrites this one",
-            f"pip uninstall -y colibri && pip install --force-reinstall --no-deps {DISTRIBUTION}",
+            f"pip uninstall -y colibri && {reinstall_command()}",
         )
     yield from _protobuf()
 
@@ -60,7 +60,7 @@ def _packages(lines: list[str], version: Callable[[str], str]) -> Iterator[Findi
             continue
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        mend = f"pip install '{requirement.name}{requirement.specifier}'"
+        mend = pip_command([f"{requirement.name}{requirement.specifier}"])
         try:
             found = version(requirement.name)
             fits = requirement.specifier.contains(found, prereleases=True)
@@ -90,5 +90,6 @@ def _protobuf() -> Iterator[Finding]:
             "protobuf engine",
             f"implementation {kind}",
             "many times slower, and open to deeply nested messages",
-            "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION; pip install --force-reinstall protobuf",
+            "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION; "
+            + pip_command(["--force-reinstall", "--no-deps", "protobuf"]),
         )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from colibri.errors import ColibriError, ConfigError, DeadlineExpired, FrameError, WorkerLost
+from colibri.installation import extra_command
 from colibri.load.record import Failure, Recording, TargetFailure
 from colibri.load.targets.sse import SseDecoder
 
@@ -42,9 +43,7 @@ def require_httpx() -> ModuleType:
     try:
         import httpx
     except ImportError as error:
-        raise ConfigError(
-            "OpenAI target", "the extra 'bench': pip install 'colibri-moe[bench]'", error
-        ) from error
+        raise ConfigError("OpenAI target", f"the extra 'bench': {extra_command('bench')}", error) from error
     return httpx
 
 

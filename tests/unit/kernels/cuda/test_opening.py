@@ -52,7 +52,7 @@ def test_a_device_without_a_driver_names_it() -> None:
 def test_without_cupy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(
-        DeviceError, match=r"CuPy: expected it installed \(pip install 'colibri-moe\[gpu\]'\)"
+        DeviceError, match=r"CuPy: expected it installed \(python -m pip install cupy-cuda12x [^)]*\)"
     ):
         open_cuda(0, numa_node=-1, cache=tmp_path)
 
