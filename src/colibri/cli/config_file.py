@@ -18,8 +18,8 @@ from pathlib import Path
 
 import yaml
 
+from colibri.cli.other_words import meant_option
 from colibri.errors import ConfigError
-from colibri.spelling import nearest
 
 _MAX_BYTES = 1 << 20
 _MAX_DEPTH = 4
@@ -73,12 +73,12 @@ class ConfigFile:
         for key, entry in section.entries.items():
             if key not in options:
                 expected = "a section of options" if key in names else f"an option of {where}"
-                near = "" if key in names else nearest(key, options | names)
+                near = "" if key in names else meant_option(key, options | names)
                 raise ConfigError(f"{self.path}:{entry.line}", expected, f"{key!r}{near}")
         for key, inner in section.sections.items():
             if key not in names:
                 expected = "a value" if key in options else f"the name of a verb or an option of {where}"
-                got = f"a section {key!r}{'' if key in options else nearest(key, options | names)}"
+                got = f"a section {key!r}{'' if key in options else meant_option(key, options | names)}"
                 raise ConfigError(f"{self.path}:{inner.line}", expected, got)
             self._check(inner, (*path, key), verbs)
 

@@ -8,10 +8,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from colibri.cli.other_words import meant_verb
 from colibri.cli.parser import Parser, leaves
 from colibri.cli.settings import CONFIG_VARIABLE, Resolved, VerbParser, resolve
 from colibri.errors import ConfigError
-from colibri.spelling import nearest
 
 ABOUT = """
 Options of `config show` itself stand before the verb; what follows the verb is read as that verb's own command line:
@@ -64,7 +64,7 @@ def _asked(root: Parser, words: Sequence[str]) -> list[tuple[tuple[str, ...], Ve
         word = rest.pop(0)
         if word not in parser.verbs:
             raise ConfigError(
-                "VERB", f"one of {', '.join(parser.verbs)}", f"{word!r}{nearest(word, parser.verbs)}"
+                "VERB", f"one of {', '.join(parser.verbs)}", f"{word!r}{meant_verb(word, parser.verbs)}"
             )
         parser, path = parser.verbs[word].fill(), (*path, word)
     below = [((*path, *more), leaf) for more, leaf in leaves(parser)]

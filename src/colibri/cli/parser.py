@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from colibri.cli.other_words import meant_option, meant_verb
 from colibri.spelling import nearest
 
 
@@ -56,8 +57,13 @@ class Parser(argparse.ArgumentParser):
         return parsed, extra
 
     def refuse_unknown(self, argument: str) -> NoReturn:
+        written = argument.partition("=")[0]
         known = [option for action in self._actions for option in action.option_strings]
-        self.error(f"unknown argument {argument!r}{nearest(argument.partition('=')[0], known)}")
+        alone = [action for action in self._actions if not action.option_strings and action.dest == "model"]
+        if written in ("--model", "--model-path", "-m") and alone:
+            self.error(f"unknown argument {argument!r}; the model stands alone: {self.prog} MODEL")
+        near = meant_option(written.removeprefix("--"), known, "--{}".format, written)
+        self.error(f"unknown argument {argument!r}{near}")
 
     def format_help(self) -> str:
         self.fill()
@@ -70,9 +76,11 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             choices = [str(choice) for choice in action.choices]
-            raise argparse.ArgumentError(
-                action, f"expected one of {', '.join(choices)}, got {value!r}{nearest(str(value), choices)}"
-            )
+            if isinstance(action, argparse._SubParsersAction):
+                near = meant_verb(str(value), [*choices, *self._option_string_actions])
+            else:
+                near = nearest(str(value), choices)
+            raise argparse.ArgumentError(action, f"expected one of {', '.join(choices)}, got {value!r}{near}")
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from colibri.cli.other_words import meant_option
 from colibri.cli.parser import Parser, leaves
 from colibri.cli.setting_values import from_entry, from_variable
-from colibri.spelling import nearest
 
 if TYPE_CHECKING:
     from colibri.cli.config_file import ConfigFile
@@ -208,4 +208,6 @@ def _check_variables(parser: VerbParser, environ: Mapping[str, str]) -> None:
         known.update(variable(key) for _, leaf in leaves(parser.root) for key in settings(leaf))
         for name in sorted(unknown):
             if name not in known:
-                parser.error(f"environment: no option goes by {name}{nearest(name, known)}")
+                bare = name.removeprefix(PREFIX).lower().replace("_", "-")
+                near = meant_option(bare, known, variable, name)
+                parser.error(f"environment: no option goes by {name}{near}")

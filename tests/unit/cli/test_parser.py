@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from colibri.cli import other_words
 from colibri.cli.main import main
 from colibri.cli.parser import leaves
 from colibri.cli.verbs import VERBS, build_parser
@@ -94,3 +95,35 @@ def test_help_and_version_load_nothing_heavy() -> None:
 
 def test_nearest_says_nothing_where_nothing_is_near() -> None:
     assert nearest("--zzz", ["--workers"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "near"),
+    [
+        (["serve", "m", "--port", "1"], "; did you mean '--listen'?"),
+        (["serve", "m", "--host=::"], "; did you mean '--listen'?"),
+        (["status", "--host", "h"], "; did you mean '--target'?"),
+        (["serve", "--model", "m"], "; the model stands alone: colibri serve MODEL"),
+        (["bench", "decode", "--model", "m"], "; the model stands alone: colibri bench decode MODEL"),
+        (["generate", "m", "--max-new-tokens", "3"], "; did you mean '--max-tokens'?"),
+        (["serve", "m", "--tensor-parallel-size=2"], "; did you mean '--workers'?"),
+        (["version"], "; did you mean '--version'?"),
+        (["help"], "; did you mean '--help'?"),
+        (["list"], "; did you mean 'status'?"),
+        (["run"], "; did you mean 'generate'?"),
+    ],
+)
+def test_words_of_other_programs_lead_to_ours(
+    capsys: pytest.CaptureFixture[str], argv: list[str], near: str
+) -> None:
+    assert near in refused(capsys, *argv)
+
+
+def test_every_hint_names_something_that_exists() -> None:
+    root = build_parser()
+    known = {option for _, leaf in leaves(root) for option in leaf._option_string_actions}
+    for name, ours in other_words.OPTIONS.items():
+        assert {f"--{option}" for option in ours} <= known, name
+    for word, verb in other_words.VERBS.items():
+        assert word not in root.verbs
+        assert verb in root.verbs or verb in root._option_string_actions
