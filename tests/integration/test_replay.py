@@ -133,7 +133,7 @@ class TestTarget:
 
     def test_a_server_that_is_not_there_is_told_at_once(self) -> None:
         result = colibri("generate", "--target=127.0.0.1:1", "--prompt=w1", code=1)
-        assert "127.0.0.1:1: UNAVAILABLE" in result.stderr
+        assert "127.0.0.1:1: nobody listens there" in result.stderr
 
 
 class TestReplay:

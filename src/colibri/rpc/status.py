@@ -15,6 +15,7 @@ import grpc.aio
 
 from colibri import errors
 from colibri.errors import Code, ColibriError
+from colibri.rpc.plain_words import plain_words
 from colibri.security.public_text import public_text
 
 _log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ def from_status(
     if cls is None:
         cls = _BY_CODE.get(code, ColibriError)
         if ERROR_KEY not in found:
-            details = f"{peer}: {code.name}: {details}"
+            details = f"{peer}: {plain_words(code, details)}"
     after = found.get(RETRY_AFTER_KEY, "")
     # Not by the class's own constructor: InvalidInput's takes the parts that its message was made of.
     result = cls.__new__(cls)
