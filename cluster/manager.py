@@ -38,7 +38,8 @@ class ManagerView:
 
 class PlacementManager:
     """Starts at once; `close` before the workforce ends. places: for workers, by name, that join those with the given
-    places; raises ColibriError where there are none."""
+    places; raises ColibriError where there are none. keep: gets what is wanted after each command that was carried
+    out."""
 
     def __init__(
         self,
@@ -48,12 +49,14 @@ class PlacementManager:
         options: ManagerOptions | None = None,
         *,
         rebalancer: Rebalancer | None = None,
+        keep: Callable[[Desired], None] | None = None,
         log: Callable[[str], None] = lambda line: None,
         clock: Clock = time.monotonic,
     ) -> None:
         self._workforce = workforce
         self._places = places
         self._options = options or ManagerOptions()
+        self._keep = keep
         self._log = log
         self._clock = clock
         self._lock = threading.Lock()
@@ -180,6 +183,8 @@ class PlacementManager:
             raise
         else:
             self._state.let_go()
+            if self._keep is not None:
+                self._keep(after)
             self._log(f"{ticket.command.text}: done, epoch {self._state.epoch}")
             ticket.end()
             return True

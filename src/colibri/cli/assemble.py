@@ -28,6 +28,7 @@ from colibri.cli.phases import Phases
 from colibri.cli.pinning_options import CPU, PinningOptions
 from colibri.cli.places import Places
 from colibri.cli.progress import Loading
+from colibri.cli.start import start_of
 from colibri.cli.terminal import say
 from colibri.cluster.attached import AttachedWorkers, AttachOptions
 from colibri.cluster.child import ANYWHERE
@@ -131,9 +132,19 @@ def assemble(
     # On other hosts the workers settle their own places.
     pinning = settled if ray is None else PinningOptions()
     places = _places(options.backend, options.threads, pinning, log, topology)
-    plan = places.first(workers if ray is None else 0)
-    names = [f"w{index}" for index in range(workers)]
     cluster = options.cluster
+    shape = config.layers, config.experts
+    start = start_of(
+        cluster.state,
+        workers,
+        options.replicas,
+        shape,
+        expert_bytes(model, mode),
+        options.mixed_numerics,
+        log,
+    )
+    names = start.names
+    plan = places.first(workers, names) if ray is None else places.first(0)
     found = worker_kinds(
         settled,
         names,
@@ -150,7 +161,7 @@ def assemble(
     with contextlib.ExitStack() as undo:
         launcher = manager = None
         if workers:
-            placement = mix.spread(config.layers, config.experts, names, options.replicas)
+            placement = start.placement or mix.spread(*shape, names, options.replicas)
             launcher = make_launcher(
                 ray,
                 LaunchOptions(
@@ -181,9 +192,9 @@ def assemble(
             launcher.spawn()
             directory = launcher.directory
             if plan.oversubscribed:
-                log(f"OVERSUBSCRIBED: {workers} workers share {len(plan.coordinator_cpus)} CPUs")
+                log(f"OVERSUBSCRIBED: {len(names)} workers share {len(plan.coordinator_cpus)} CPUs")
         else:
-            placement = spread(config.layers, config.experts, ["local"])
+            placement = spread(*shape, ["local"])
             directory = Directory(Membership(placement, {}))
 
         # This process computes while the workers wait and the other way round: it shares their CPUs.
@@ -221,12 +232,17 @@ def assemble(
             phases.mark("connected")
         router = MoeRouter(backend, mode, gates, config.top_k, directory, executor, precision)
         if launcher is not None:
+            keeper = start.keeper(log)
+            if keeper is not None:
+                undo.callback(keeper.close)
             manager = PlacementManager(
                 launcher,
-                Desired.of(placement, options.replicas, expert_bytes(model, mode), mix.kinds),
+                start.desired
+                or Desired.of(placement, options.replicas, expert_bytes(model, mode), mix.kinds),
                 places.joining if ray is None else lambda present, joining: [ANYWHERE] * len(joining),
                 ManagerOptions(memory=options.cluster.memory),
                 rebalancer=Rebalancer(router.loads, options.cluster.rebalance, time.monotonic),
+                keep=None if keeper is None else keeper.keep,
                 log=log,
             )
             undo.callback(manager.close)

@@ -13,6 +13,7 @@ from colibri.cli.options import BACKENDS
 from colibri.cli.parser import integer, number
 from colibri.cli.pinning_options import CPU
 from colibri.cli.security_options import worker_tls
+from colibri.cli.state_options import StateOptions, add_state, state_options
 from colibri.cluster.netns import NetworkPlace
 from colibri.cluster.ray.options import RayOptions, Spread
 from colibri.cluster.rebalance_options import RebalanceMode, RebalanceOptions
@@ -32,7 +33,7 @@ class ClusterOptions:
     backends: by worker, of those that compute on another one than the deployment's;
     gpu: options of workers on a GPU, by their names in LaunchOptions; experts_on: 'cuda/FAMILY' of GPUs on other hosts;
     restart_pause_s: longest one before a dead worker's next life; ray: who places workers, None: this machine;
-    rebalance: when experts are moved by load."""
+    rebalance: when experts are moved by load; state: where operators' decisions are kept."""
 
     policy: FailoverPolicy = field(default_factory=FailoverPolicy)
     memory: int | None = None
@@ -46,11 +47,13 @@ class ClusterOptions:
     gpu: Mapping[str, Any] = field(default_factory=dict)
     experts_on: str | None = None
     backends: Mapping[str, str] = field(default_factory=dict)
+    state: StateOptions = field(default_factory=StateOptions)
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Everything that `cluster_options` reads."""
     add_launcher(parser)
+    add_state(parser)
     add_gpu(parser)
     add_experts_on(
         parser,
@@ -197,6 +200,7 @@ def cluster_options(args: argparse.Namespace) -> ClusterOptions:
         gpu=gpu_options(args, ",".join(args.device), on_gpu=args.device != (CPU,)),
         experts_on=getattr(args, "experts_on", None),
         backends=_backends(args),
+        state=state_options(args),
     )
 
 

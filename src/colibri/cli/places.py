@@ -42,8 +42,9 @@ class Places:
         self._log = log
         self._measure = measure
 
-    def first(self, workers: int) -> PinningPlan:
-        """For the workers that a deployment starts with."""
+    def first(self, workers: int, names: Sequence[str] | None = None) -> PinningPlan:
+        """For the workers that a deployment starts with. workers: as the command line asks; names: of those that start,
+        None: w0 and so on, as many as that."""
         for name, values in (
             ("--numa-node", self._options.numa_nodes),
             ("--cpu-threads", self._options.cpu_threads),
@@ -52,17 +53,18 @@ class Places:
                 raise ConfigError(name, "auto, where this process starts no workers", _spelled(values))
             if len(values) not in (1, workers):
                 raise ConfigError(name, f"one value, or one for each of {workers} workers", _spelled(values))
-        wanted = self._wanted(range(workers))
+        starting = [f"w{number}" for number in range(workers)] if names is None else names
+        wanted = self._wanted(_numbers(starting))
         plan = when_free(
             self._claims,
             lambda taken: plan_pinning(self._topology, replace(wanted, taken=taken), self._threads),
         )
-        self._check(plan.workers, [f"worker w{index}" for index in range(workers)])
+        self._check(plan.workers, [f"worker {name}" for name in starting])
         return plan
 
     def joining(self, present: Sequence[WorkerPlace], names: Sequence[str]) -> tuple[WorkerPlace, ...]:
         """For workers (w0 ...) that join those that there are: one that comes back has what the options say of it."""
-        wanted = self._wanted([int(name.removeprefix("w")) for name in names])
+        wanted = self._wanted(_numbers(names))
         places = when_free(
             self._claims, lambda taken: plan_joining(self._topology, replace(wanted, taken=taken), present)
         )
@@ -107,6 +109,10 @@ def when_free(
             if not taken or clock() >= until:
                 raise
         sleep(_POLL_S)
+
+
+def _numbers(names: Sequence[str]) -> list[int]:
+    return [int(name.removeprefix("w")) for name in names]
 
 
 def _cards(devices: Sequence[str], numbers: Sequence[int]) -> tuple[int | None, ...]:
