@@ -17,11 +17,14 @@ from dataclasses import dataclass
 from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.deadline import Clock
 from colibri.errors import DeadlineExpired, WorkerLost
+from colibri.security.plane_secret import PlaneSecret
 
 #: Lines of a worker's stderr that are kept for its error message.
 _TAIL_LINES = 12
 _MAX_LINE = 8192
 _KILL_WAIT_S = 10.0
+#: By which a worker is told the descriptor of its deployment's secret.
+SECRET_OPTION = "--worker-secret-fd"
 #: Of a worker that is not pinned.
 ANYWHERE = WorkerPlace(numa_node=-1, cpus=(), threads=1, oversubscribed=False)
 
@@ -50,8 +53,9 @@ class Ready:
 class WorkerProcess:
     """Spawns `argv` at once. A thread of its own reads its output and notices its end.
 
-    `log` gets each line of its stderr; `on_exit` is called once, within milliseconds of the end, on that
-    thread.
+    secret: of the deployment; the worker reads it from a descriptor that it inherits, so that neither its command line
+    nor its environment tells it. `log` gets each line of its stderr; `on_exit` is called once, within milliseconds of
+    the end, on that thread.
 
     The thread that constructs this must live as long as the worker: a worker dies with the thread that
     spawned it (PR_SET_PDEATHSIG looks at the parent's thread, not at its process).
@@ -67,6 +71,7 @@ class WorkerProcess:
         on_exit: Callable[[WorkerProcess], None],
         place: WorkerPlace = ANYWHERE,
         env: Mapping[str, str] | None = None,
+        secret: PlaneSecret | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         self.name = name
@@ -82,14 +87,20 @@ class WorkerProcess:
         # A process group of its own: Ctrl-C in the terminal goes to the launcher alone, which ends its workers in
         # order. No session of its own: the kernel would share CPUs out among sessions first (autogroup, man 7
         # sched), and the priorities of their threads would mean nothing beside each other.
-        self._process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            process_group=0,
-            env=env,
-        )
+        handed = () if secret is None else (secret.hand_over(),)
+        try:
+            self._process = subprocess.Popen(
+                [*argv, *(f"{SECRET_OPTION}={descriptor}" for descriptor in handed)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                process_group=0,
+                pass_fds=handed,
+                env=env,
+            )
+        finally:
+            for descriptor in handed:
+                os.close(descriptor)
         try:
             # Opened before anything can reap the child, so it can only mean this very process.
             self._pidfd = os.pidfd_open(self._process.pid)

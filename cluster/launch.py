@@ -13,7 +13,8 @@ from colibri.cluster.cpu_list import format_cpu_list
 from colibri.cluster.netns import NetworkPlace
 from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.errors import InvalidInput
-from colibri.security.channel import PLAIN, ChannelSecurity
+from colibri.security.channel import ChannelSecurity
+from colibri.security.plane_secret import PlaneSecret
 
 #: Milestones.
 UP = "workers up"
@@ -52,7 +53,8 @@ class LaunchOptions:
     run in a network namespace of their own.
     backends: by worker, of those that compute on another one than `backend`.
     gpu_block_size, dma_buffer_size, int4_on: of workers whose place has a GPU (None: as they have it).
-    tls: None: in clear; insecure: in clear even where other machines reach them.
+    tls: None: in clear; insecure: in clear even where other machines reach them. secret: what workers without `tls`
+    demand of every call; each deployment has its own, and hands it to its workers by a descriptor.
     """
 
     model: Path | str
@@ -75,6 +77,7 @@ class LaunchOptions:
     env: Mapping[str, str] | None = None
     tls: WorkerTls | None = None
     insecure: bool = False
+    secret: PlaneSecret | None = field(default_factory=PlaneSecret.draw)
     gpu_block_size: int | None = None
     dma_buffer_size: int | None = None
     int4_on: str | None = None
@@ -83,7 +86,12 @@ class LaunchOptions:
     @property
     def channel(self) -> ChannelSecurity:
         """Of the channels to workers."""
-        return PLAIN if self.tls is None else self.tls.channel
+        return ChannelSecurity(secret=self.secret) if self.tls is None else self.tls.channel
+
+    @property
+    def handed_secret(self) -> PlaneSecret | None:
+        """What each worker gets: none where certificates say who calls."""
+        return self.secret if self.tls is None else None
 
     def __post_init__(self) -> None:
         if self.transport not in ("unix", "tcp"):

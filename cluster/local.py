@@ -64,7 +64,14 @@ class Subprocesses:
             self._options, name, incarnation, self._socket(name, incarnation), place, yielding=yielding
         )
         return WorkerProcess(
-            name, incarnation, argv, log=self._log, on_exit=on_exit, env=self._options.env, place=place
+            name,
+            incarnation,
+            argv,
+            log=self._log,
+            on_exit=on_exit,
+            env=self._options.env,
+            place=place,
+            secret=self._options.handed_secret,
         )
 
     def clear(self, name: str, incarnation: int) -> None:

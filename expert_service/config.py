@@ -26,8 +26,8 @@ class WorkerConfig:
     process that started this one and whose end ends it. memory: bytes that experts may take (None: any).
     yielding_start: starts at a low CPU priority, beside workers that serve. share_memory: with routers of
     its host, where they ask for it. allow_faults: serves colibri.v1.Faults, by which
-    anybody who reaches this worker makes it misbehave. security: what its callers are asked for; with TLS they show
-    certificates.
+    anybody who reaches this worker makes it misbehave. security: what its callers are asked for: with TLS
+    certificates, without it the secret of the deployment, where it has one.
     """
 
     model: Path | str

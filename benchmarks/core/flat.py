@@ -39,7 +39,10 @@ def held(experts: int) -> Held:
         with deployed(model, place) as deployment:
             receipts(deployment, Load(True, 64, 16), requests(Sizes(400, 60, 4)))
             endpoints = deployment.directory.current().endpoints.values()
-            status = [ask_status(endpoint.target, endpoint.name, 10.0) for endpoint in endpoints]
+            status = [
+                ask_status(endpoint.target, endpoint.name, 10.0, security=endpoint.security)
+                for endpoint in endpoints
+            ]
             return Held(
                 len(os.listdir("/proc/self/fd")),
                 len(os.listdir("/proc/self/task")),

@@ -24,6 +24,7 @@ from colibri.cluster.topology import discover
 from colibri.errors import ColibriError
 from colibri.expert_service.cpu_claims import host_claims
 from colibri.expert_service.pinning import bind
+from colibri.security.plane_secret import PlaneSecret
 
 #: A predecessor's seat is free when the kernel has ended it.
 _SEAT_S = 10.0
@@ -72,8 +73,11 @@ class WorkerActor:
         """(whether it is spent, its host, where it sits)."""
         return self._spent, self._host, self._place
 
-    def begin(self, incarnation: int, yielding: bool, timeout_s: float) -> Begun:
-        """Starts the worker and waits until it is ready."""
+    def begin(
+        self, incarnation: int, yielding: bool, timeout_s: float, secret: PlaneSecret | None = None
+    ) -> Begun:
+        """Starts the worker and waits until it is ready. secret: what it demands of its callers. It comes with this
+        call, and not with the constructor, whose arguments Ray keeps and may write to disk."""
         with self._lock:
             if self._spent:
                 return Begun(error=f"{self._name}: this actor has had its worker")
@@ -89,7 +93,7 @@ class WorkerActor:
         )
         # A worker dies with the thread that started it; Ray's threads come and go.
         threading.Thread(
-            target=self._keep, args=(incarnation, argv), name="colibri-keep", daemon=True
+            target=self._keep, args=(incarnation, argv, secret), name="colibri-keep", daemon=True
         ).start()
         self._spawned.wait(timeout_s)
         process = self._process
@@ -120,7 +124,7 @@ class WorkerActor:
         else:
             process.terminate()
 
-    def _keep(self, incarnation: int, argv: list[str]) -> None:
+    def _keep(self, incarnation: int, argv: list[str], secret: PlaneSecret | None) -> None:
         try:
             process = WorkerProcess(
                 self._name,
@@ -130,6 +134,7 @@ class WorkerActor:
                 on_exit=lambda process: None,
                 env=self._options.env,
                 place=self._place,
+                secret=secret,
             )
         except OSError as error:
             self._error = f"{self._name}: {error}"

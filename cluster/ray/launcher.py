@@ -24,6 +24,7 @@ from colibri.deadline import Clock
 from colibri.errors import ColibriError
 from colibri.placement import Placement
 from colibri.security.channel import PLAIN
+from colibri.security.plane_secret import PlaneSecret
 
 #: Methods of an actor that may wait beside each other: begin, wait_end, look, end, and what a former life left.
 _CONCURRENCY = 8
@@ -64,6 +65,10 @@ class Actors:
         self._actors: dict[str, Any] = {}
         self._leave: Callable[[], None] | None = None
         self._closed = False
+
+    @property
+    def secret(self) -> PlaneSecret | None:
+        return self._options.handed_secret
 
     @property
     def wait_s(self) -> float:
@@ -159,9 +164,9 @@ class Actors:
 
 
 def _travelling(options: LaunchOptions) -> LaunchOptions:
-    """What the hosts need of them; nothing else leaves this machine."""
+    """What the hosts need of them; nothing else leaves this machine. The secret goes with each start (actor.py)."""
     tls = None if options.tls is None else replace(options.tls, channel=PLAIN)
-    return replace(options, env=None, networks={}, run_folder_parent=None, tls=tls)
+    return replace(options, env=None, networks={}, run_folder_parent=None, tls=tls, secret=None)
 
 
 def _kill(actor: Any, *, restart: bool) -> None:

@@ -15,6 +15,7 @@ from colibri.cluster.ray.actor import Begun, Ended
 from colibri.cluster.ray.session import Host, api
 from colibri.deadline import Clock, Deadline
 from colibri.errors import ColibriError, DeadlineExpired, WorkerLost
+from colibri.security.plane_secret import PlaneSecret
 
 #: From a place to an actor that answers: Ray starts a process and imports Colibri there.
 ACTOR_S = 60.0
@@ -26,6 +27,11 @@ _LOOK_S = 1.0
 
 class ActorSource(Protocol):
     """Who has the actors (colibri.cluster.ray.launcher.Actors)."""
+
+    @property
+    def secret(self) -> PlaneSecret | None:
+        """Of the deployment: what each worker is handed."""
+        ...
 
     def handle(self, name: str, cancelled: Callable[[], bool]) -> Any:
         """Of the worker's actor, made if there is none. None: cancelled. Raises ColibriError without a place."""
@@ -154,7 +160,8 @@ class RayLife:
         actor = self._actor
         self._note_begun()
         begun = self._get(
-            actor.begin.remote(self.incarnation, self._yielding, self._ready_s), self._ready_s + _SILENT_S
+            actor.begin.remote(self.incarnation, self._yielding, self._ready_s, self._actors.secret),
+            self._ready_s + _SILENT_S,
         )
         if not isinstance(begun, Begun) or begun.ready is None:
             error = begun.error if isinstance(begun, Begun) else ""

@@ -113,7 +113,7 @@ def test_a_worker_of_another_pack_is_refused(tiny_mixtral: Path, tmp_path: Path)
             identity = RouterIdentity("test", one.model_hash(), numerics, theirs)
             endpoint = deployment.directory.current().endpoints["w0"]
             with (
-                open_channel(endpoint.target, 1 << 20) as channel,
+                open_channel(endpoint.target, 1 << 20, endpoint.security) as channel,
                 pytest.raises(NumericsMismatch, match="pack_hash"),
             ):
                 shake_hands(channel, endpoint, identity, 5.0)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from colibri.cli.cluster_options import ClusterOptions
@@ -31,6 +30,7 @@ from colibri.errors import (
     ShuttingDown,
     WorkerLost,
 )
+from colibri.transport.options import channel_options
 from colibri.v1 import faults_pb2, faults_pb2_grpc
 from tests.support.clusters import deployed, eventually, kill, statuses
 from tests.support.tiny_engine import Answer
@@ -211,9 +211,9 @@ def copies_now(deployment: Deployment) -> dict[str, int]:
 
 
 def refuse_loads(deployment: Deployment, name: str, times: int) -> None:
-    target = deployment.directory.current().endpoints[name].target
+    endpoint = deployment.directory.current().endpoints[name]
     fault = faults_pb2.Fault(kind=faults_pb2.Fault.KIND_REFUSE_LOAD, probability=1.0, most=times)
-    with grpc.insecure_channel(target) as channel:
+    with endpoint.security.open(endpoint.target, channel_options()) as channel:
         stub: faults_pb2_grpc.FaultsStub = faults_pb2_grpc.FaultsStub(channel)
         stub.SetFaults(faults_pb2.SetFaultsRequest(faults=[fault]), timeout=5)
 

@@ -27,6 +27,7 @@ from colibri.deadline import Clock
 from colibri.errors import ColibriError
 from colibri.load.record import RequestRecord
 from colibri.load.runner import LoadRun
+from colibri.security.channel import PLAIN, ChannelSecurity
 from colibri.v1 import operator_pb2 as pb
 
 #: A look at the deployment must be so much younger than the last event: it takes a moment to show.
@@ -70,7 +71,8 @@ class _Undo:
 
 
 class ChaosRun:
-    """Runs once. load: not started yet. coordinator_pid: whose resources are sampled, if it is known."""
+    """Runs once. load: not started yet. coordinator_pid: whose resources are sampled, if it is known. workers: how
+    their own calls are made."""
 
     def __init__(
         self,
@@ -80,6 +82,7 @@ class ChaosRun:
         network: Network | None = None,
         *,
         coordinator_pid: int | None = None,
+        workers: ChannelSecurity = PLAIN,
         heard: Callable[[Moment], None] = lambda moment: None,
         clock: Clock = time.monotonic,
     ) -> None:
@@ -89,7 +92,7 @@ class ChaosRun:
         self._clock = clock
         self._timeline = Timeline(clock, heard)
         self._watch = Watch(operator.status, self._timeline, clock)
-        self._faults = WorkerFaults()
+        self._faults = WorkerFaults(workers)
         quality = None if plan.network is None else plan.network.quality
         self._injector = Injector(operator, self._faults, network, quality)
         self._sampler = None if coordinator_pid is None else Sampler(coordinator_pid, clock)

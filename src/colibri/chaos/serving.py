@@ -27,8 +27,10 @@ class Serving:
     pid: int
 
 
-def serve_command(model: Path, spec: ServeSpec, places: Sequence[Place] = ()) -> list[str]:
-    """places: namespaces of workers, where they have any."""
+def serve_command(
+    model: Path, spec: ServeSpec, places: Sequence[Place] = (), secret_file: Path | None = None
+) -> list[str]:
+    """places: namespaces of workers, where they have any; secret_file: keeps the secret that its workers demand."""
     netns = [f"--worker-netns={place.worker}={place.namespace},{place.address}" for place in places]
     return [
         sys.executable,
@@ -45,6 +47,7 @@ def serve_command(model: Path, spec: ServeSpec, places: Sequence[Place] = ()) ->
         "--allow-faults",
         "--share-cpus",  # what a plan asks for is not bounded by this machine's cores
         *netns,
+        *([] if secret_file is None else [f"--worker-secret-file={secret_file}"]),
         *spec.options,
     ]
 

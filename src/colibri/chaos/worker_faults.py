@@ -11,7 +11,7 @@ import grpc
 
 from colibri.chaos.plan import Action, EventSpec
 from colibri.errors import ColibriError
-from colibri.security.channel import PLAIN
+from colibri.security.channel import PLAIN, ChannelSecurity
 from colibri.security.diagnose import failure
 from colibri.transport.options import channel_options
 from colibri.v1 import faults_pb2, faults_pb2_grpc
@@ -44,9 +44,11 @@ class _Worker:
 
 
 class WorkerFaults:
-    """Several faults of one worker may overlap: each is added and removed by its event's number."""
+    """Several faults of one worker may overlap: each is added and removed by its event's number. security: of the
+    channels to the workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, security: ChannelSecurity = PLAIN) -> None:
+        self._security = security
         self._lock = threading.Lock()
         self._workers: dict[Life, _Worker] = {}
 
@@ -63,10 +65,10 @@ class WorkerFaults:
             state = self._workers.get(life)
             if state is None:
                 state = _Worker(worker.target)
-                state.before = state.counted = _set(state, life)  # by an earlier run, perhaps
+                state.before = state.counted = _set(state, life, self._security)  # by an earlier run, perhaps
                 self._workers[life] = state
             state.rules[number] = fault
-            state.counted = _set(state, life)
+            state.counted = _set(state, life, self._security)
 
     def remove(self, worker: pb.WorkerInfo, number: int) -> None:
         """Raises ColibriError when that life of the worker does not answer any more: its faults ended with
@@ -75,7 +77,7 @@ class WorkerFaults:
             life = (worker.name, worker.incarnation)
             state = self._workers[life]
             del state.rules[number]
-            state.counted = _set(state, life)
+            state.counted = _set(state, life, self._security)
 
     def clear(self) -> None:
         """Ends every fault that is still in force, and counts once more; dead workers are passed over."""
@@ -83,7 +85,7 @@ class WorkerFaults:
             for life, state in self._workers.items():
                 state.rules.clear()
                 try:
-                    state.counted = _set(state, life)
+                    state.counted = _set(state, life, self._security)
                 except ColibriError:
                     continue
 
@@ -96,13 +98,13 @@ class WorkerFaults:
             return dict(total)
 
 
-def _set(state: _Worker, life: Life) -> Counter[Action]:
-    # In clear: faults are for deployments of this machine. One behind mTLS says so.
-    with PLAIN.open(state.target, channel_options()) as channel:
+def _set(state: _Worker, life: Life, security: ChannelSecurity) -> Counter[Action]:
+    # Faults are for deployments of this machine, which have a secret. One behind mTLS says so.
+    with security.open(state.target, channel_options()) as channel:
         stub: faults_pb2_grpc.FaultsStub = faults_pb2_grpc.FaultsStub(channel)
         request = faults_pb2.SetFaultsRequest(faults=list(state.rules.values()))
         try:
             reply = stub.SetFaults(request, timeout=_TIMEOUT_S)
         except grpc.RpcError as error:
-            raise failure(error, f"worker {life[0]}", state.target, PLAIN) from None
+            raise failure(error, f"worker {life[0]}", state.target, security) from None
     return Counter({_ACTIONS[kind]: count for kind, count in reply.by_kind.items() if kind in _ACTIONS})

@@ -66,6 +66,7 @@ from colibri.router_service.policy import FailoverPolicy
 from colibri.router_service.remote import RemoteExecutor
 from colibri.router_service.router import MoeRouter
 from colibri.security.channel import PLAIN, ChannelSecurity
+from colibri.security.plane_secret import PlaneSecret
 from colibri.transport.address import parse_address
 from colibri.transport.link import LinkKind
 from colibri.wire.limits import FrameLimits
@@ -176,6 +177,7 @@ def assemble(
                     backoff_max_s=options.cluster.restart_pause_s,
                     tls=options.cluster.tls,
                     insecure=options.cluster.insecure,
+                    secret=options.cluster.secret or PlaneSecret.draw(),
                     backends=options.cluster.backends,
                     **options.cluster.gpu,
                 ),

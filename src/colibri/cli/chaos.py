@@ -13,7 +13,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from colibri.cli.security_options import add_channel_security, channel_security, check_called
+from colibri.cli.security_options import (
+    add_channel_security,
+    add_worker_secret,
+    channel_security,
+    check_called,
+    worker_secret,
+)
 
 if TYPE_CHECKING:
     from colibri.chaos.plan import Plan
@@ -30,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a server that runs on this machine, started with --allow-faults (default: one of our own)",
     )
     add_channel_security(parser)
+    add_worker_secret(parser, "of the workers of --target, for faults in them")
     parser.add_argument(
         "--model",
         default=argparse.SUPPRESS,
@@ -68,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
             plan,
             getattr(args, "target", None),
             security=channel_security(args),
+            secret=worker_secret(args),
             tell=say,
             server_log=lambda line: None if log is None else print(line, file=log, flush=True),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from colibri.load.workload import Workload
 from colibri.models.demo_model import build_demo_model
 from colibri.models.home import colibri_home
 from colibri.security.channel import PLAIN, ChannelSecurity
+from colibri.security.plane_secret import PlaneSecret
 
 
 def run_plan(
@@ -35,11 +37,12 @@ def run_plan(
     target: str | None = None,
     *,
     security: ChannelSecurity = PLAIN,
+    secret: PlaneSecret | None = None,
     tell: Callable[[str], None] = lambda line: None,
     server_log: Callable[[str], None] = lambda line: None,
 ) -> tuple[ChaosResult, Verdict]:
     """target: a server that runs already, called as `security` says; None: one of our own, which also says of its
-    workers' memory.
+    workers' memory. secret: of that server's workers, for faults.
 
     Raises ColibriError for what cannot begin, ConfigError where the plan does not say which model answers.
     """
@@ -57,9 +60,11 @@ def run_plan(
                 network = stack.enter_context(open_network(names, quality, shaped=shaped))
                 places = list(network.layout.places)
             tell(f"starting a server with {spec.workers} workers, {spec.replicas} holders of each expert")
-            command = serve_command(folder, spec, places)
+            kept = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="colibri-chaos-"))) / "secret"
+            command = serve_command(folder, spec, places, kept)
             server = stack.enter_context(serving(command, log=server_log))
             target, pid, security = server.target, server.pid, PLAIN
+            secret = PlaneSecret.read(kept, "--worker-secret-file")
         with Client(target, security=security) as client:
             model = client.model_info()
         workload = workload_of(plan.load, model, plan.seed)
@@ -76,7 +81,10 @@ def run_plan(
         def heard(moment: Moment) -> None:
             tell(moment.line())
 
-        result = ChaosRun(plan, operator, load, network, coordinator_pid=pid, heard=heard).run()
+        workers = ChannelSecurity(secret=secret)
+        result = ChaosRun(
+            plan, operator, load, network, coordinator_pid=pid, workers=workers, heard=heard
+        ).run()
     return result, judge(result, oracle.judge_all(result.records))
 
 

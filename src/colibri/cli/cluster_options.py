@@ -12,7 +12,7 @@ from colibri.cli.gpu_options import add_gpu, gpu_options
 from colibri.cli.options import BACKENDS
 from colibri.cli.parser import integer, number
 from colibri.cli.pinning_options import CPU
-from colibri.cli.security_options import worker_tls
+from colibri.cli.security_options import launched_secret, worker_tls
 from colibri.cli.state_options import StateOptions, add_state, state_options
 from colibri.cluster.netns import NetworkPlace
 from colibri.cluster.ray.options import RayOptions, Spread
@@ -21,6 +21,7 @@ from colibri.router_service.policy import FailoverPolicy
 
 if TYPE_CHECKING:
     from colibri.cluster.launch import WorkerTls
+    from colibri.security.plane_secret import PlaneSecret
 
 #: As colibri.cluster.launch.LaunchOptions has it.
 RESTART_PAUSE_S = 10.0
@@ -29,7 +30,7 @@ RESTART_PAUSE_S = 10.0
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
     """memory: bytes of experts per worker (None: any); networks: by worker, those in network namespaces; tls,
-    insecure: as LaunchOptions has them;
+    insecure: as LaunchOptions has them; secret: what workers demand of every call (None: a new one);
     backends: by worker, of those that compute on another one than the deployment's;
     gpu: options of workers on a GPU, by their names in LaunchOptions; experts_on: 'cuda/FAMILY' of GPUs on other hosts;
     restart_pause_s: longest one before a dead worker's next life; ray: who places workers, None: this machine;
@@ -42,6 +43,7 @@ class ClusterOptions:
     restart_pause_s: float = RESTART_PAUSE_S
     tls: WorkerTls | None = None
     insecure: bool = False
+    secret: PlaneSecret | None = None
     ray: RayOptions | None = None
     rebalance: RebalanceOptions = field(default_factory=RebalanceOptions)
     gpu: Mapping[str, Any] = field(default_factory=dict)
@@ -187,6 +189,7 @@ def cluster_options(args: argparse.Namespace) -> ClusterOptions:
             raise ConfigError("--link", "auto or grpc, with --worker-netns", args.link)
         check_network_place(place, "--worker-netns")
         networks[worker] = place
+    tls = worker_tls(args)
     return ClusterOptions(
         policy=FailoverPolicy(hedge=not args.no_hedge, hedge_budget=args.hedge_budget),
         memory=getattr(args, "worker_memory", None),
@@ -194,7 +197,8 @@ def cluster_options(args: argparse.Namespace) -> ClusterOptions:
         networks=networks,
         restart_pause_s=args.restart_pause,
         rebalance=RebalanceOptions(RebalanceMode(args.rebalance), args.rebalance_interval),
-        tls=worker_tls(args),
+        tls=tls,
+        secret=launched_secret(args) if tls is None else None,
         insecure=args.insecure,
         ray=ray_options(args),
         gpu=gpu_options(args, ",".join(args.device), on_gpu=args.device != (CPU,)),

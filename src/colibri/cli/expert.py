@@ -5,13 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from colibri.cli import options
 from colibri.cli.gpu_options import add_gpu, gpu_options
 from colibri.cli.parser import integer, number
 from colibri.cli.pinning_options import add_worker_pinning
-from colibri.cli.security_options import add_server_security, server_security
+from colibri.cli.security_options import (
+    SECRET_FILE,
+    add_server_security,
+    add_worker_secret,
+    demanded_secret,
+    server_security,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +72,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_gpu(parser)
     add_server_security(parser, tokens=False)
+    add_worker_secret(parser, "demanded of every call, of routers with the same file")
+    parser.add_argument(
+        "--worker-secret-fd",
+        type=integer(3, 1 << 20),
+        default=argparse.SUPPRESS,
+        metavar="FD",
+        help="read the secret from this descriptor, which whoever starts the worker lets it inherit",
+    )
     parser.add_argument(
         "--yielding-start",
         action="store_true",
@@ -87,14 +102,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     # Light on purpose: NumPy and gRPC may only be imported once the process has settled.
     from colibri.cli.expert_place import PlaceWish, expert_place
-    from colibri.cli.listen import check_free
+    from colibri.cli.listen import check_free, open_to_this_machine
     from colibri.cli.terminal import say
     from colibri.cluster.cpu_list import parse_cpu_list
     from colibri.expert_service.cpu_claims import host_claims
     from colibri.expert_service.worker import WorkerConfig, run_worker, settle
 
-    security = server_security(args)
+    security = replace(server_security(args), secret=demanded_secret(args))
     check_free(args.listen, "--listen", security)
+    if open_to_this_machine(args.listen, security):
+        say(
+            f"{args.name}: any user of this machine can load and drop experts here, since neither {SECRET_FILE} nor "
+            "--client-ca says who may: give one, or listen on a unix socket"
+        )
     wish = PlaceWish(
         cpus=parse_cpu_list(args.cpus, "--cpus") if hasattr(args, "cpus") else None,
         numa_node=args.numa_node,

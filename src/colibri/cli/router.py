@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+from dataclasses import replace
 
 from colibri.cli import options
 from colibri.cli.experts_on import add_experts_on
@@ -16,6 +17,7 @@ from colibri.cli.security_options import (
     add_server_security,
     plane_security,
     server_security,
+    worker_secret,
 )
 
 
@@ -68,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_free(args.listen, "--listen", security)
     hide(args.model)
-    plane = plane_security(args)
+    plane = replace(plane_security(args), secret=worker_secret(args))
     with contextlib.ExitStack() as stack:
         with Loading() as loading:
             parts = assemble_router(

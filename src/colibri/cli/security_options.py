@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from colibri.cluster.launch import WorkerTls
     from colibri.security.channel import ChannelSecurity
+    from colibri.security.plane_secret import PlaneSecret
     from colibri.security.server import ServerSecurity
 
+#: Its option, and its attribute.
+SECRET_FILE, SECRET = "--worker-secret-file", "worker_secret_file"
 _REFLECTION = {"auto": None, "on": True, "off": False}
 
 
@@ -57,8 +60,45 @@ def server_security(args: argparse.Namespace) -> ServerSecurity:
     return found
 
 
+def add_worker_secret(parser: argparse.ArgumentParser, text: str) -> None:
+    """What `worker_secret` reads. text: what the verb does with it."""
+    _add_file(parser, SECRET_FILE, f"the deployment's secret, readable by nobody else: {text}")
+
+
+def worker_secret(args: argparse.Namespace) -> PlaneSecret | None:
+    """Of a caller of workers that run already; None: without one. Raises ConfigError, naming the option."""
+    from colibri.security.plane_secret import PlaneSecret
+
+    return PlaneSecret.read(args.worker_secret_file, SECRET_FILE) if hasattr(args, SECRET) else None
+
+
+def launched_secret(args: argparse.Namespace) -> PlaneSecret:
+    """Of workers that this process starts: a new one, unless a file keeps it. Raises ConfigError, naming the option."""
+    from colibri.security.plane_secret import PlaneSecret, kept_secret
+
+    return kept_secret(args.worker_secret_file, SECRET_FILE) if hasattr(args, SECRET) else PlaneSecret.draw()
+
+
+def demanded_secret(args: argparse.Namespace) -> PlaneSecret | None:
+    """Of a worker: from the file, or from whoever started it. Raises ConfigError, naming the option."""
+    from colibri.errors import ConfigError
+    from colibri.security.plane_secret import receive_secret
+
+    if not hasattr(args, "worker_secret_fd"):
+        return worker_secret(args)
+    if hasattr(args, SECRET):
+        raise ConfigError(SECRET_FILE, "none beside --worker-secret-fd", args.worker_secret_file)
+    return receive_secret(args.worker_secret_fd, "--worker-secret-fd")
+
+
 def add_plane_security(parser: argparse.ArgumentParser, *, launches: bool) -> None:
     """What `plane_security` reads. launches: this process starts workers, and says what they serve with."""
+    add_worker_secret(
+        parser,
+        "workers demand it of every call; made where there is no such file (default: a new one at each start)"
+        if launches
+        else "what the workers demand of every call",
+    )
     _add_file(
         parser,
         "--worker-ca",
@@ -89,6 +129,10 @@ def plane_security(args: argparse.Namespace) -> ChannelSecurity:
             if hasattr(args, name):
                 raise ConfigError("--worker-ca", f"a file, with --{name.replace('_', '-')}", "none")
         return PLAIN
+    if hasattr(args, SECRET):
+        raise ConfigError(
+            SECRET_FILE, "none beside --worker-ca, by which callers are known", args.worker_secret_file
+        )
     if not hasattr(args, "tls_cert"):
         raise ConfigError("--tls-cert", "what workers are shown, with --worker-ca", "none")
     read_authorities(authorities, "--worker-ca")  # by its own name, rather than by that of a channel's

@@ -124,6 +124,7 @@ def build_server(
         None if security.tokens is None else TokenFile(security.tokens),
         roles=security.client_ca is not None,
         here=not local and not security.callers_known,
+        secret=security.secret,
     )
     credentials = _credentials(security)
     calls = ThreadPoolExecutor(max_calls + _REFUSING_THREADS, thread_name_prefix="colibri-call")

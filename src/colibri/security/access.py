@@ -12,7 +12,8 @@ from typing import Any
 import grpc
 
 from colibri.deadline import Clock
-from colibri.errors import ColibriError, PermissionDenied
+from colibri.errors import ColibriError, PermissionDenied, Unauthenticated
+from colibri.security.plane_secret import PlaneSecret
 from colibri.security.roles import Role, Scope, roles_for, roles_in
 from colibri.security.tokens import TokenFile
 
@@ -28,12 +29,14 @@ _LOOPBACK = ("unix:", "ipv4:127.", "ipv6:%5B::1%5D", "ipv6:[::1]")
 class Rules:
     """scopes: by full name of service, CLIENT for others. tokens: None: nobody needs one. roles: callers without a
     token are taken by the role in their certificate (the TLS handshake has demanded one). here: calls of scope
-    OPERATOR are for this machine only, since nothing says who calls."""
+    OPERATOR are for this machine only, since nothing says who calls. secret: what every call must show, of a worker
+    (in place of tokens)."""
 
     scopes: Mapping[str, Scope]
     tokens: TokenFile | None = None
     roles: bool = False
     here: bool = False
+    secret: PlaneSecret | None = None
 
 
 class Access:
@@ -46,11 +49,19 @@ class Access:
     def at_arrival(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> ColibriError | None:
         """Why a call is refused whose headers have come; None: it is not. method: /package.Service/Method."""
         rules = self._rules
+        if rules.tokens is None and rules.secret is None:
+            return None
+        found = next((value for key, value in metadata if key == AUTHORIZATION), None)
+        shown = found if isinstance(found, str) else None
+        if rules.secret is not None:
+            refusal = _check_secret(rules.secret, shown)
+            if refusal is not None:
+                self._refusals.note(refusal)
+            return refusal
         if rules.tokens is None:
             return None
-        shown = next((value for key, value in metadata if key == AUTHORIZATION), None)
         try:
-            token = rules.tokens.check(shown if isinstance(shown, str) else None)
+            token = rules.tokens.check(shown)
         except ColibriError as error:
             self._refusals.note(error)
             return error
@@ -89,6 +100,17 @@ class Access:
     def _needed(self, method: str) -> tuple[str, Scope]:
         service = method.lstrip("/").partition("/")[0]
         return service, self._rules.scopes.get(service, Scope.CLIENT)
+
+
+def _check_secret(secret: PlaneSecret, shown: str | None) -> Unauthenticated | None:
+    """Takes as long for a wrong secret as for the right one, and says no more of it than that."""
+    kind, _, text = (shown or "").partition(" ")
+    if secret.matches(text.strip()) and kind.lower() == "bearer":
+        return None
+    got = "none" if shown is None else "another one"
+    return Unauthenticated(
+        f"authorization: expected the secret of this worker's deployment (--worker-secret-file), got {got}"
+    )
 
 
 def peer_roles(context: grpc.ServicerContext) -> list[Role]:

@@ -16,8 +16,10 @@ from colibri.errors import ConfigError
 from colibri.security.access import AUTHORIZATION
 from colibri.security.bind import is_local
 from colibri.security.certificate import KeyPair, read_authorities, read_pair
+from colibri.security.plane_secret import PlaneSecret
 from colibri.security.secret_file import Stamp, stamp
 from colibri.security.server_certificates import check_valid
+from colibri.security.show_secret import ShowSecret
 from colibri.security.tokens import MAX_TOKEN, MIN_TOKEN, is_token, read_token
 from colibri.transport.address import UnixAddress, parse_address
 from colibri.transport.options import Options
@@ -35,7 +37,8 @@ class ChannelSecurity:
     tls_ca: PEM of the CAs that the server's certificate must come from: the channel speaks TLS. tls_cert, tls_key: the
     caller's own certificate, for servers that demand one. tls_name: what the server's certificate must be for, in
     place of the host in its address. token_file: holds the caller's bearer token; token: the token itself. insecure:
-    the token may go in clear to another machine. Raises ConfigError for values that make no sense together.
+    the token may go in clear to another machine. secret: of the deployment whose workers these channels lead to; each
+    call of a channel shows it by itself. Raises ConfigError for values that make no sense together.
     """
 
     tls_ca: Path | None = None
@@ -45,6 +48,7 @@ class ChannelSecurity:
     token_file: Path | None = None
     token: str | None = field(default=None, repr=False)
     insecure: bool = False
+    secret: PlaneSecret | None = None
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -55,6 +59,8 @@ class ChannelSecurity:
         if self.tls_ca is None and (self.tls_cert is not None or self.tls_name is not None):
             given = "--tls-cert" if self.tls_cert is not None else "--tls-name"
             raise ConfigError("--tls-ca", f"the CA of the server, with {given}", "none")
+        if self.secret is not None and (self.token is not None or self.token_file is not None):
+            raise ConfigError("token", "none beside a worker's secret", "both")
         if self.token is not None and self.token_file is not None:
             raise ConfigError("token", "nothing beside token_file", "both")
         if self.token is not None and not is_token(self.token):
@@ -81,12 +87,17 @@ class ChannelSecurity:
     def open(self, target: str, options: Options) -> grpc.Channel:
         """It connects with its first call. Raises ConfigError for files that were never of use."""
         credentials = self._credentials()
-        if credentials is None:
-            return grpc.insecure_channel(target, options=options)
-        return grpc.secure_channel(target, credentials, options=self._named(target, options))
+        channel = (
+            grpc.insecure_channel(target, options=options)
+            if credentials is None
+            else grpc.secure_channel(target, credentials, options=self._named(target, options))
+        )
+        return channel if self.secret is None else grpc.intercept_channel(channel, ShowSecret(self.secret))
 
     def open_aio(self, target: str, options: Options) -> grpc.aio.Channel:
-        """As `open`, of the running event loop."""
+        """As `open`, of the running event loop, to a server that is no worker."""
+        if self.secret is not None:
+            raise ConfigError("secret", "none: workers are called without an event loop", "one")
         credentials = self._credentials()
         if credentials is None:
             return grpc.aio.insecure_channel(target, options=options)

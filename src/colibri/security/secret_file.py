@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from pathlib import Path
 
 from colibri.errors import ConfigError
@@ -62,6 +63,16 @@ def write_file(path: Path, data: bytes, *, secret: bool) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def write_new_file(path: Path, data: bytes) -> None:
+    """As write_file, of a secret, and only where nothing is there yet. Raises FileExistsError, OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    write_file(temporary, data, secret=True)
+    try:
+        os.link(temporary, path)  # unlike a renaming it replaces nothing
+    finally:
+        os.unlink(temporary)
 
 
 def _check_private(path: Path, facts: os.stat_result, field: str) -> None:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from colibri.errors import ConfigError
+from colibri.security.plane_secret import PlaneSecret
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSecurity:
     """tls_cert, tls_key: of this server, PEM: it speaks TLS. client_ca: callers must show a certificate of these CAs.
-    tokens: file of the bearer tokens that callers must show one of. insecure: others may reach it though strangers
+    tokens: file of the bearer tokens that callers must show one of. secret: of a worker's deployment, which its callers
+    must show. insecure: others may reach it though strangers
     are not kept out. reflection: None: on, unless other machines reach the server. Raises ConfigError, naming the
     option, for values that make no sense together."""
 
@@ -22,6 +24,7 @@ class ServerSecurity:
     tokens: Path | None = None
     insecure: bool = False
     reflection: bool | None = None
+    secret: PlaneSecret | None = None
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -31,10 +34,12 @@ class ServerSecurity:
             raise ConfigError(missing, f"a file, with {given}", "none")
         if self.client_ca is not None and self.tls_cert is None:
             raise ConfigError("--tls-cert", "a file, with --client-ca", "none")
+        if self.tokens is not None and self.secret is not None:
+            raise ConfigError("--tokens", "none beside a worker's secret", "both")
 
     @property
     def callers_known(self) -> bool:
-        return self.tokens is not None or self.client_ca is not None
+        return self.tokens is not None or self.client_ca is not None or self.secret is not None
 
     def quieten(self, environ: MutableMapping[str, str]) -> None:
         """gRPC writes a line for each handshake that fails: strangers would fill a log. To be called before gRPC is
