@@ -50,6 +50,8 @@ class Subprocesses:
 
     def open(self, names: tuple[str, ...]) -> None:
         self._folder = RunFolder(self._options.run_folder_parent)
+        if self._options.transport == "unix":
+            self._folder.check_sockets()
 
     def begin(
         self,

@@ -12,19 +12,40 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from colibri.errors import ConfigError
+from colibri.transport.address import MAX_UNIX_PATH
+
 _PREFIX = "colibri-run-"
 _LOCK = "owner.lock"
+#: Bytes that a socket's path has below the folder for temporary files, at most.
+SOCKET_TAIL = 48
 
 
 class RunFolder:
-    """A new private folder (mode 0700) below `parent`, by default the system's folder for temporary files."""
+    """A new private folder (mode 0700) below `parent`, by default the system's folder for temporary files.
+
+    Raises ConfigError where none can be made."""
 
     def __init__(self, parent: Path | None = None) -> None:
-        root = Path(tempfile.gettempdir()) if parent is None else parent
-        sweep(root)
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+        try:
+            root = Path(tempfile.gettempdir()) if parent is None else parent
+            sweep(root)
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+        except OSError as error:
+            raise ConfigError("TMPDIR", "a folder that can be written", error) from error
         self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def check_sockets(self) -> None:
+        """Raises ConfigError where paths of sockets in this folder would be too long for the system."""
+        parent = self.path.parent
+        longest = MAX_UNIX_PATH - SOCKET_TAIL
+        length = len(os.fsencode(parent))
+        if length > longest:
+            expected = (
+                f"a path of at most {longest} bytes, since workers' sockets lie below it (or --transport tcp)"
+            )
+            raise ConfigError("TMPDIR", expected, f"{length} bytes: {parent}")
 
     def close(self) -> None:
         """Removes the folder and all in it. May be called twice."""

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from colibri.cli import request_options
+from colibri.cli.parser import plain_text
 from colibri.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -36,7 +37,11 @@ _AGAIN_S = 0.05
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     request_options.add_where(parser)
     parser.add_argument(
-        "--system", default=argparse.SUPPRESS, metavar="TEXT", help="the system message that comes first"
+        "--system",
+        type=plain_text,
+        default=argparse.SUPPRESS,
+        metavar="TEXT",
+        help="the system message that comes first",
     )
     request_options.add_sampling(parser)
     request_options.add_stopping(parser)
@@ -127,6 +132,11 @@ class Conversation:
                 line = input(_PROMPT if terminal else "")
             except EOFError:
                 return
+            except UnicodeDecodeError as error:
+                say(
+                    f"colibri chat: expected text in {error.encoding}, got byte {error.object[error.start]:02x}"
+                )
+                continue
             except KeyboardInterrupt:
                 if self._interrupts.leaving:
                     raise

@@ -7,9 +7,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from colibri.cli import request_options
+from colibri.cli.parser import hidden_byte, plain_text
 
 if TYPE_CHECKING:
     from colibri.client import PromptLike
+
+#: Of a message's field; the model's vocabulary is judged where it is known.
+_LARGEST_ID = (1 << 32) - 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument(
         "--prompt",
+        type=plain_text,
         default=argparse.SUPPRESS,
         metavar="TEXT",
         help="the text to continue; - reads it from stdin",
@@ -33,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--system",
+        type=plain_text,
         default=argparse.SUPPRESS,
         metavar="TEXT",
         help="with --chat: the system message before it",
@@ -68,16 +74,33 @@ def _prompt(args: argparse.Namespace) -> PromptLike:
             raise ConfigError("--chat", "--prompt with it", "--prompt-ids")
         ids: list[int] = args.prompt_ids
         return ids
-    text: str = sys.stdin.read() if args.prompt == "-" else args.prompt
+    text: str = _from_stdin() if args.prompt == "-" else args.prompt
     if not args.chat:
         return text
     system = [ChatMessage("system", args.system)] if hasattr(args, "system") else []
     return Chat((*system, ChatMessage("user", text)))
 
 
+def _from_stdin() -> str:
+    from colibri.errors import ConfigError
+
+    try:
+        text = sys.stdin.read()
+    except UnicodeDecodeError as error:
+        got = f"byte {error.object[error.start]:02x} after {error.start} bytes"
+        raise ConfigError("--prompt -", f"text in {error.encoding} on stdin", got) from None
+    hidden = hidden_byte(text)
+    if hidden is not None:
+        raise ConfigError("--prompt -", "text in UTF-8 on stdin", hidden)
+    return text
+
+
 def _ids(text: str) -> list[int]:
     """An argparse type."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected token ids separated by commas, got {text!r}") from None
+    return [_id(part) for part in text.split(",")]
+
+
+def _id(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) > _LARGEST_ID:
+        raise argparse.ArgumentTypeError(f"expected token ids from 0, separated by commas, got {text!r}")
+    return int(text)

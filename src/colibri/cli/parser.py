@@ -100,6 +100,22 @@ def model_place(text: str) -> Path | str:
     return text if "://" in text else Path(text)
 
 
+def hidden_byte(text: str) -> str | None:
+    """Names the first byte that is no UTF-8: Python hides such bytes in surrogates, which no message can carry."""
+    for at, character in enumerate(text):
+        if "\udc80" <= character <= "\udcff":
+            return f"byte {ord(character) - 0xDC00:02x} as character {at + 1}"
+    return None
+
+
+def plain_text(text: str) -> str:
+    """An argparse type: text in UTF-8."""
+    got = hidden_byte(text)
+    if got is not None:
+        raise argparse.ArgumentTypeError(f"expected text in UTF-8, got {got}")
+    return text
+
+
 def integer(low: int, high: int) -> Callable[[str], int]:
     """An argparse type: a whole number from `low` to `high`."""
 

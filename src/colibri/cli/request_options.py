@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from colibri.cli import options
-from colibri.cli.parser import integer, number
+from colibri.cli.parser import integer, number, plain_text
 from colibri.cli.security_options import CHANNEL_OPTIONS, add_channel_security
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def add_stopping(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--stop",
+        type=plain_text,
         action="append",
         default=unset,
         metavar="TEXT",

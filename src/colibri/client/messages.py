@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from colibri.client.fields import fill
 from colibri.client.options import Message, PromptLike, as_chat
 from colibri.errors import FrameError, InvalidInput
 from colibri.generation import (
@@ -91,46 +92,55 @@ def to_request(
     priority: int = 0,
 ) -> pb.GenerateRequest:
     """The keywords are those of RequestOptions. Raises InvalidInput for values that fit no message."""
-    if isinstance(stop, str):
-        raise InvalidInput("stop", "a sequence of strings", repr(stop))
-    try:
-        request = pb.GenerateRequest(
-            request_id=request_id or uuid.uuid4().hex,
-            sampling=pb.Sampling(
-                temperature=temperature,
-                top_p=top_p,
-                top_k=top_k,
-                min_p=min_p,
-                seed=seed,
-                repetition_penalty=repetition_penalty,
-                presence_penalty=presence_penalty,
-                frequency_penalty=frequency_penalty,
-            ),
-            stopping=pb.Stopping(
-                max_tokens=max_tokens,
-                min_tokens=min_tokens,
-                stop=stop,
-                stop_ids=stop_ids,
-                ignore_eos=ignore_eos,
-            ),
-            priority=priority,
-            n=n,
-            echo=echo,
-            logprobs=logprobs,
-        )
-        if isinstance(prompt, str):
-            request.text = prompt
-        elif isinstance(prompt, Chat):
-            _put_chat(request.chat, prompt)
-        else:
-            request.token_ids.ids.extend(prompt)
-            request.token_ids.SetInParent()
-        if resume is not None:
-            request.resume.generated_ids.extend(resume.generated_ids)
-            request.resume.receipt = resume.receipt
-            request.resume.choice = resume.choice
-    except (ValueError, TypeError, AttributeError) as error:
-        raise InvalidInput("request", "values that fit GenerateRequest", error) from error
+    request = pb.GenerateRequest()
+    fill(
+        request,
+        {
+            "request_id": request_id or uuid.uuid4().hex,
+            "priority": priority,
+            "n": n,
+            "echo": echo,
+            "logprobs": logprobs,
+        },
+    )
+    sampling = {
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "min_p": min_p,
+        "seed": seed,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+    }
+    fill(request.sampling, sampling, "sampling")
+    request.sampling.SetInParent()
+    stopping = {
+        "max_tokens": max_tokens,
+        "min_tokens": min_tokens,
+        "stop": stop,
+        "stop_ids": stop_ids,
+        "ignore_eos": ignore_eos,
+    }
+    fill(request.stopping, stopping, "stopping")
+    request.stopping.SetInParent()
+    if isinstance(prompt, str):
+        fill(request, {"text": prompt})
+    elif isinstance(prompt, Chat):
+        _put_chat(request.chat, prompt)
+    else:
+        fill(request.token_ids, {"ids": prompt}, "token_ids")
+        request.token_ids.SetInParent()
+    if resume is not None:
+        if not isinstance(resume, Resume):
+            raise InvalidInput("resume", "a Resume", repr(resume))
+        resumed = {
+            "generated_ids": resume.generated_ids,
+            "receipt": resume.receipt,
+            "choice": resume.choice,
+        }
+        fill(request.resume, resumed, "resume")
+        request.resume.SetInParent()
     return request
 
 
@@ -146,23 +156,20 @@ def to_chat(messages: Sequence[Message]) -> Chat:
 
 def to_tokenize(what: str | Chat | Sequence[Message], add_special: bool | None) -> pb.TokenizeRequest:
     """Raises InvalidInput."""
-    request = pb.TokenizeRequest(add_special=add_special)
-    try:
-        if isinstance(what, str):
-            request.text = what
-        else:
-            _put_chat(request.chat, what if isinstance(what, Chat) else to_chat(what))
-    except (ValueError, TypeError) as error:
-        raise InvalidInput("request", "values that fit TokenizeRequest", error) from error
+    request = pb.TokenizeRequest()
+    fill(request, {"add_special": add_special})
+    if isinstance(what, str):
+        fill(request, {"text": what})
+    else:
+        _put_chat(request.chat, what if isinstance(what, Chat) else to_chat(what))
     return request
 
 
 def to_detokenize(ids: Sequence[int], skip_special: bool) -> pb.DetokenizeRequest:
     """Raises InvalidInput."""
-    try:
-        return pb.DetokenizeRequest(ids=ids, skip_special=skip_special)
-    except (ValueError, TypeError) as error:
-        raise InvalidInput("ids", "token ids", error) from error
+    request = pb.DetokenizeRequest()
+    fill(request, {"ids": ids, "skip_special": skip_special})
+    return request
 
 
 def to_event(reply: pb.GenerateReply, target: str) -> Event:
@@ -231,8 +238,10 @@ def to_tokenized(reply: pb.TokenizeReply) -> Tokenized:
 
 
 def _put_chat(message: pb.Chat, chat: Chat) -> None:
-    message.add_generation_prompt = chat.add_generation_prompt
-    message.messages.extend(pb.ChatMessage(role=each.role, content=each.content) for each in chat.messages)
+    fill(message, {"add_generation_prompt": chat.add_generation_prompt}, "chat")
+    message.SetInParent()
+    for index, each in enumerate(chat.messages):
+        fill(message.messages.add(), {"role": each.role, "content": each.content}, f"chat.messages[{index}]")
 
 
 def _logprobs(message: pb.TokenLogprobs) -> TokenLogprobs:

@@ -53,6 +53,17 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (["generate", "m", "--prompt", "x", "--seed", str(1 << 64)], "--seed: expected a whole number"),
         (["serve", "m", "--listn", "x"], "did you mean '--listen'?"),
         (["inspect"], "MODEL"),
+        (
+            ["generate", "m", "--prompt", "a\udcff"],
+            "--prompt: expected text in UTF-8, got byte ff as character 2",
+        ),
+        (["generate", "m", "--prompt=x", "--stop", "\udc80"], "--stop: expected text in UTF-8, got byte 80"),
+        (["chat", "m", "--system", "\udcfe"], "--system: expected text in UTF-8, got byte fe"),
+        (
+            ["generate", "m", "--prompt-ids=-1,5"],
+            "--prompt-ids: expected token ids from 0, separated by commas, got '-1'",
+        ),
+        (["generate", "m", "--prompt-ids=4294967296"], "--prompt-ids: expected token ids from 0"),
     ],
 )
 def test_refusals(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) -> None:

@@ -121,25 +121,56 @@ def test_what_is_no_message(messages: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "told"),
     [
-        {"seed": -1},
-        {"seed": 2**64},
-        {"top_k": 1.5},
-        {"max_tokens": "many"},
-        {"stop": [b"\xff"]},
-        {"stop_ids": [-1]},
-        {"resume": 5},
-        {"n": -1},
+        ({"seed": -1}, "sampling.seed: expected a whole number from 0 to 18446744073709551615, got -1"),
+        ({"seed": 2**64}, "sampling.seed: expected a whole number from 0 to 18446744073709551615, got "),
+        ({"top_k": 1.5}, "sampling.top_k: expected a whole number from 0 to 4294967295, got 1.5"),
+        (
+            {"max_tokens": "many"},
+            "stopping.max_tokens: expected a whole number from 0 to 4294967295, got 'many'",
+        ),
+        ({"stop": ["a", b"\xff"]}, "stopping.stop[1]: expected text that UTF-8 can hold, got b'\\xff'"),
+        ({"stop": ["a", "\udcff"]}, "stopping.stop[1]: expected text that UTF-8 can hold, got '\\udcff'"),
+        ({"stop_ids": [5, -1]}, "stopping.stop_ids[1]: expected a whole number from 0 to 4294967295, got -1"),
+        (
+            {"stop_ids": 5},
+            "stopping.stop_ids: expected a sequence, each a whole number from 0 to 4294967295, got 5",
+        ),
+        ({"resume": 5}, "resume: expected a Resume, got 5"),
+        ({"n": -1}, "n: expected a whole number from 0 to 4294967295, got -1"),
+        ({"temperature": "hot"}, "sampling.temperature: expected a number, got 'hot'"),
     ],
 )
-def test_values_that_fit_no_message(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="request: expected values that fit GenerateRequest"):
+def test_values_that_fit_no_message(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
         to_request("hi", **options)
+    assert caught.value.message.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "told"),
+    [
+        ("a\udcff", "text: expected text that UTF-8 can hold, got 'a\\udcff'"),
+        ([7, -1], "token_ids.ids[1]: expected a whole number from 0 to 4294967295, got -1"),
+        ([2**32], "token_ids.ids[0]: expected a whole number from 0 to 4294967295, got 4294967296"),
+        (["7"], "token_ids.ids[0]: expected a whole number from 0 to 4294967295, got '7'"),
+        (
+            Chat((ChatMessage("user", "u"), ChatMessage("user", "\ud800"))),
+            "chat.messages[1].content: expected text that UTF-8 can hold, got '\\ud800'",
+        ),
+    ],
+)
+def test_a_prompt_that_fits_no_message(prompt: Any, told: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        to_request(prompt)
+    assert caught.value.message == told
 
 
 def test_one_stop_string_is_not_its_letters() -> None:
-    with pytest.raises(InvalidInput, match="stop: expected a sequence of strings, got 'END'"):
+    with pytest.raises(
+        InvalidInput, match=r"stopping\.stop: expected a sequence, each text that UTF-8 can hold, got 'END'"
+    ):
         to_request("hi", stop="END")
 
 
@@ -152,7 +183,7 @@ def test_tokenize_and_detokenize() -> None:
     assert to_tokenize("hi", False) == pb.TokenizeRequest(text="hi", add_special=False)
     assert not to_tokenize("hi", None).HasField("add_special")
     assert to_detokenize([1, 2], True) == pb.DetokenizeRequest(ids=[1, 2], skip_special=True)
-    with pytest.raises(InvalidInput, match="ids: expected token ids"):
+    with pytest.raises(InvalidInput, match=r"ids\[0\]: expected a whole number from 0 to 4294967295, got -1"):
         to_detokenize([-1], True)
 
 

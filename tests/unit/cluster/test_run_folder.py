@@ -5,11 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from colibri.cluster.run_folder import RunFolder, sweep
+from colibri.errors import ConfigError
 
 KILLED_OWNER = """
 import os, signal, sys
 from pathlib import Path
+import pytest
+
 from colibri.cluster.run_folder import RunFolder
 folder = RunFolder(Path(sys.argv[1]))
 (folder.path / "0.1.sock").touch()
@@ -49,3 +54,20 @@ def test_foreign_folders_stay(tmp_path: Path) -> None:
     (tmp_path / "something-else").mkdir()
     sweep(tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_path_too_long_for_sockets_names_the_variable(tmp_path: Path) -> None:
+    parent = tmp_path / ("x" * 60)
+    parent.mkdir()
+    folder = RunFolder(parent)
+    with pytest.raises(ConfigError, match=r"TMPDIR: expected a path of at most 59 bytes.*--transport tcp"):
+        folder.check_sockets()
+    folder.close()
+    short = RunFolder(Path("/tmp"))
+    short.check_sockets()
+    short.close()
+
+
+def test_a_folder_that_cannot_be_made_names_the_variable(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="TMPDIR: expected a folder that can be written"):
+        RunFolder(tmp_path / "absent")

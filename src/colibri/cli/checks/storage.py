@@ -10,14 +10,14 @@ from tempfile import TemporaryFile
 from colibri.cli.checks.finding import Finding, fail, ok, warn
 from colibri.cli.checks.machine import Machine
 from colibri.cli.sizes import size
+from colibri.cluster.run_folder import SOCKET_TAIL
 from colibri.models.demo_model import demo_model_path, is_ready
 from colibri.models.home import colibri_home
+from colibri.transport.address import MAX_UNIX_PATH
 
 AREA = "storage"
 _DEMO_BYTES = 3 << 29
 _TEMP_BYTES = 64 << 20
-#: sockaddr_un holds 108 bytes with the final zero; a launcher adds `/colibri-run-XXXXXXXX/NAME.sock`.
-_LONGEST_SOCKET, _SOCKET_TAIL = 107, 48
 
 
 def check(machine: Machine) -> Iterator[Finding]:
@@ -29,13 +29,13 @@ def check(machine: Machine) -> Iterator[Finding]:
     else:
         yield ok(AREA, "demo model", "not made yet", "`make demo` or `colibri demo` makes it")
     yield from _writable(machine, "temporary files", machine.temp, _TEMP_BYTES, "TMPDIR")
-    length = len(os.fsencode(machine.temp)) + _SOCKET_TAIL
-    if length > _LONGEST_SOCKET:
+    length = len(os.fsencode(machine.temp)) + SOCKET_TAIL
+    if length > MAX_UNIX_PATH:
         yield fail(
             AREA,
             "socket paths",
             f"{length} bytes",
-            f"the system allows {_LONGEST_SOCKET}: workers could not listen below {machine.temp}",
+            f"the system allows {MAX_UNIX_PATH}: workers could not listen below {machine.temp}",
             "export TMPDIR=/tmp (or --transport tcp)",
         )
 
