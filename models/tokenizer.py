@@ -9,6 +9,7 @@ from typing import Any
 import tokenizers
 
 from colibri.errors import CheckpointError, InvalidInput
+from colibri.models.added_tokens import add_tokens
 from colibri.models.config import MixtralConfig, wrong
 from colibri.models.json_file import read_bounded, read_object
 
@@ -16,6 +17,8 @@ TOKENIZER_NAME = "tokenizer.json"
 CONFIG_NAME = "tokenizer_config.json"
 _MAX_TOKENIZER_BYTES = 128 << 20
 _MAX_CONFIG_BYTES = 16 << 20
+#: Without a model: 24 bits, more than any vocabulary.
+_MOST_IDS = 1 << 24
 
 
 class Tokenizer:
@@ -32,6 +35,7 @@ class Tokenizer:
         inner.no_truncation()
         inner.no_padding()
         self._inner = inner
+        add_tokens(inner, settings, _MOST_IDS if config is None else config.vocab, CONFIG_NAME)
         self.vocab = inner.get_vocab_size(with_added_tokens=True)
         if config is not None:
             if self.vocab > config.vocab:
