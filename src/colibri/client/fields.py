@@ -31,20 +31,20 @@ def fill(message: Message, values: Mapping[str, Any], path: str = "") -> None:
     for name, value in values.items():
         if value is None:
             continue
-        descriptor = message.DESCRIPTOR.fields_by_name[name]
+        kind = _KINDS[message.DESCRIPTOR.fields_by_name[name].cpp_type]
         label = f"{path}.{name}" if path else name
         # Not by `isinstance(value, Sequence)`: arrays of NumPy are welcome, too.
         if isinstance(getattr(message, name), (str, bytes, int, float, bool)):
             try:
                 setattr(message, name, value)
             except (ValueError, TypeError) as error:
-                raise _unfit(label, descriptor, value) from error
+                raise InvalidInput(label, kind, repr(value)) from error
         else:
-            _extend(getattr(message, name), value, label, descriptor)
+            _extend(getattr(message, name), value, label, kind)
 
 
-def _extend(field: Any, items: Sequence[Any], label: str, descriptor: FieldDescriptor) -> None:
-    several = f"a sequence, each {_KINDS[descriptor.cpp_type]}"
+def _extend(field: Any, items: Sequence[Any], label: str, kind: str) -> None:
+    several = f"a sequence, each {kind}"
     if isinstance(items, (str, bytes)):
         raise InvalidInput(label, several, repr(items))
     try:
@@ -61,9 +61,5 @@ def _extend(field: Any, items: Sequence[Any], label: str, descriptor: FieldDescr
         try:
             field.append(item)
         except (ValueError, TypeError) as error:
-            raise _unfit(f"{label}[{index}]", descriptor, item) from error
+            raise InvalidInput(f"{label}[{index}]", kind, repr(item)) from error
     raise InvalidInput(label, "a sequence that can be read twice", repr(items)) from cause
-
-
-def _unfit(label: str, descriptor: FieldDescriptor, value: Any) -> InvalidInput:
-    return InvalidInput(label, _KINDS[descriptor.cpp_type], repr(value))
