@@ -83,7 +83,7 @@ class ExpertServicer:
 
     def service(self) -> Service:
         """For colibri.rpc.server.build_server."""
-        return Service(SERVICE_NAME, self._register, Scope.PLANE)
+        return Service(SERVICE_NAME, self._register, Scope.PLANE, frozenset({"Exchange"}))
 
     def drain(self, grace_s: float) -> bool:
         """Refuses new requests and waits for those in flight. Whether all were answered within `grace_s`."""

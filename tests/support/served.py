@@ -15,6 +15,7 @@ from colibri.coordinator.moe_layer import MoeLayer
 from colibri.coordinator.servicer import GenerationServicer, ServedModel
 from colibri.models.chat_renderer import load_chat_renderer
 from colibri.placement import Membership, spread
+from colibri.rpc.places import Bounds
 from colibri.rpc.server import build_server
 from colibri.security.server import ServerSecurity
 from tests.support.tiny_engine import NUMERICS, WAIT_S, TinyModel
@@ -38,8 +39,10 @@ def serve(
     listen: str = "",
     security: ServerSecurity | None = None,
     shown: ChannelSecurity | None = None,
+    bounds: Bounds | None = None,
 ) -> Iterator[Served]:
-    """listen: an address in place of a unix socket; security: what the server asks for; shown: what the client shows.
+    """listen: an address in place of a unix socket; security: what the server asks for; shown: what the client shows;
+    bounds: how long callers may keep the server waiting.
     The service Operator is there for its status alone."""
     checkpoint = model.checkpoint
     card = ServedModel("tiny", checkpoint.model_hash(), checkpoint.config, checkpoint.generation)
@@ -65,6 +68,7 @@ def serve(
             max_calls=servicer.max_calls,
             name="coordinator",
             security=security,
+            bounds=bounds,
         )
         server.start()
         server.set_serving(True)

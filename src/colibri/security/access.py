@@ -74,6 +74,21 @@ class Access:
         self._refusals.note(denied)
         return denied
 
+    def token_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
+        """Tells callers apart whose token was found good; empty where tokens are not asked for."""
+        if self._rules.tokens is None:
+            return ""
+        shown = next((value for key, value in metadata if key == AUTHORIZATION), "")
+        return shown.partition(" ")[2].strip() if isinstance(shown, str) else ""
+
+    def certificate_of(self, context: grpc.ServicerContext) -> str:
+        """Tells callers apart by their certificates; empty where those are not asked for."""
+        if not self._rules.roles:
+            return ""
+        identity: Mapping[str, Any] = context.auth_context()
+        shown: Iterable[bytes] = identity.get("x509_pem_cert", ())
+        return "".join(each.decode(errors="replace") for each in shown)
+
     def at_start(self, method: str, context: grpc.ServicerContext) -> None:
         """Of a call that begins. Raises PermissionDenied."""
         rules = self._rules

@@ -1,0 +1,240 @@
+"""What stands before every handler of a server: who may call, the places, bounds on what callers owe, typed errors.
+
+grpc's server reads the message of a unary call on a thread of its pool, before anything of ours runs, and for as long
+as the caller likes. On the wire a unary call and a stream of one message are the same: so every call is served as a
+stream here, refused before anything is read, and reads its message in a place that has a bound.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import grpc
+
+from colibri.errors import ColibriError, InvalidInput
+from colibri.rpc.places import Place, Places, Wait
+from colibri.rpc.status import abort
+from colibri.security.access import Access
+
+_log = logging.getLogger(__name__)
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+#: What a handler does with the request, or with an iterator of requests.
+Behaviour = Callable[[Any, grpc.ServicerContext], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Where calls run. rest: what a stream of replies waits for between two of them. access: None: anybody may call."""
+
+    places: Places
+    pool: ThreadPoolExecutor
+    access: Access | None
+    rest: Wait = Wait.NOTHING
+
+
+class Guard(grpc.ServerInterceptor):
+    """name: of the server, in refusals. lanes: by method, /package.Service/Method, for methods that do not run in
+    `common`. quiet: methods whose callers may send nothing for as long as they like."""
+
+    def __init__(self, name: str, common: Lane, lanes: dict[str, Lane], quiet: frozenset[str]) -> None:
+        self._name = name
+        self._common = common
+        self._lanes = lanes
+        self._quiet = quiet
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        handler = continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = str(handler_call_details.method)
+        lane = self._lanes.get(method, self._common)
+        caller = ""
+        if lane.access is not None:
+            metadata = handler_call_details.invocation_metadata or ()
+            refusal = lane.access.at_arrival(method, metadata)
+            if refusal is not None:
+                return _made(handler, _refusing(handler, refusal), None, lane.pool)
+            caller = lane.access.token_of(metadata)
+        call = _Call(self._name, method, handler, lane, caller, method in self._quiet)
+        read = handler.request_deserializer
+        return _made(
+            handler,
+            call.replies if handler.response_streaming else call.reply,
+            read if handler.request_streaming else _lenient(read),
+            lane.pool,
+        )
+
+
+class _Call:
+    """One call, on its thread."""
+
+    def __init__(
+        self, name: str, method: str, handler: Handler, lane: Lane, caller: str, quiet: bool
+    ) -> None:
+        self._name = name
+        self._method = method
+        self._behaviour = _behaviour(handler)
+        self._streams = handler.request_streaming
+        self._lane = lane
+        self._caller = caller
+        self._quiet = quiet
+
+    def reply(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        place: Place | None = None
+        try:
+            place = self._enter(context)
+            return self._behaviour(self._argument(requests, place), context)
+        except ColibriError as error:
+            abort(context, error)
+        except Exception as error:
+            self._unexpected(context, error)
+        finally:
+            if place is not None:
+                place.leave()
+
+    def replies(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        place: Place | None = None
+        try:
+            place = self._enter(context)
+            replies = self._behaviour(self._argument(requests, place), context)
+            if self._quiet:
+                yield from replies
+                return
+            for reply in replies:
+                place.waits(Wait.READER)
+                yield reply
+                place.waits(self._lane.rest)
+            place.waits(Wait.NOTHING)
+        except ColibriError as error:
+            abort(context, error)
+        except Exception as error:
+            self._unexpected(context, error)
+        finally:
+            if place is not None:
+                place.leave()
+
+    def _enter(self, context: grpc.ServicerContext) -> Place:
+        access, caller = self._lane.access, self._caller
+        if access is not None:
+            access.at_start(self._method, context)
+            caller = caller or access.certificate_of(context)
+        return self._lane.places.enter(context, caller)
+
+    def _argument(self, requests: Iterator[Any], place: Place) -> Any:
+        if not self._streams:
+            return _only(requests, place)
+        if self._quiet:
+            place.waits(Wait.NOTHING)
+            return requests
+        return _bounded(requests, place)
+
+    def _unexpected(self, context: grpc.ServicerContext, error: Exception) -> None:
+        # context.abort and a broken stream also arrive here, as bare exceptions that grpc itself must see. It would
+        # tell the caller the text of any other.
+        if (type(error) is Exception and not error.args) or (
+            isinstance(error, grpc.RpcError) and not context.is_active()
+        ):
+            raise error
+        _log.error("%s: unexpected error in a call", self._name, exc_info=error)
+        abort(
+            context, ColibriError(f"{self._name}: internal error ({type(error).__name__})", peer=self._name)
+        )
+
+
+def _only(requests: Iterator[Any], place: Place) -> Any:
+    """The message of a unary call."""
+    for request in requests:
+        place.waits(Wait.NOTHING)
+        return _well_formed(request)
+    raise InvalidInput("request", "one message", "none")
+
+
+def _bounded(requests: Iterator[Any], place: Place) -> Iterator[Any]:
+    """The messages of a stream, none of which the caller may owe for long."""
+    while True:
+        place.waits(Wait.MESSAGE)
+        try:
+            request = next(requests)
+        except StopIteration:
+            return
+        finally:
+            place.waits(Wait.NOTHING)
+        yield request
+
+
+def _refusing(handler: Handler, refusal: ColibriError) -> Behaviour:
+    """In place of a behaviour: it reads nothing of the request and takes no place."""
+
+    def refuse(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        abort(context, refusal)
+
+    def refuse_streaming(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        abort(context, refusal)
+        yield None
+
+    return refuse_streaming if handler.response_streaming else refuse
+
+
+@dataclass(frozen=True, slots=True)
+class _Malformed:
+    """In place of a request whose bytes are no message of its type."""
+
+    type_name: str
+    size: int
+
+
+def _lenient(deserializer: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    """Lets the call begin, so that it is refused with a typed error: grpc itself would log a traceback for each and
+    answer INTERNAL."""
+    if deserializer is None:
+        return None
+    kind = getattr(getattr(deserializer, "__self__", None), "DESCRIPTOR", None)
+    name = kind.full_name if kind is not None else "message of this call"
+
+    def read(data: bytes) -> Any:
+        try:
+            return deserializer(data)
+        except Exception:
+            return _Malformed(name, len(data))
+
+    return read
+
+
+def _well_formed(request: Any) -> Any:
+    if isinstance(request, _Malformed):
+        raise InvalidInput("request", f"a {request.type_name}", f"{request.size} bytes that are none")
+    return request
+
+
+def _behaviour(handler: Handler) -> Behaviour:
+    found = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    if found is None:
+        raise TypeError("a handler without behaviour")
+    return found
+
+
+def _made(
+    handler: Handler, behaviour: Behaviour, read: Callable[[bytes], Any] | None, pool: ThreadPoolExecutor
+) -> Handler:
+    """A handler that takes a stream of requests, on the threads of `pool`."""
+
+    def call(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        return behaviour(requests, context)
+
+    # Read by grpc's server off the behaviour. A grpc that stops reading it runs all calls on the common pool.
+    call.experimental_thread_pool = pool  # type: ignore[attr-defined]
+    make = (
+        grpc.stream_stream_rpc_method_handler
+        if handler.response_streaming
+        else grpc.stream_unary_rpc_method_handler
+    )
+    return make(call, read, handler.response_serializer)
