@@ -9,6 +9,8 @@ VLLM := .venv-vllm
 BIN := $(VENV)/bin
 ARGS ?=
 TOPIC ?= core
+# Processes of `make test`. Most tests wait more than they compute.
+JOBS ?= 2
 
 # The package is installed editable: edits of Python files are live, so only these ask for a new installation.
 INSTALLED_FROM := pyproject.toml CMakeLists.txt $(shell find protos kernels src -name '*.proto' -o -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt)
@@ -71,7 +73,7 @@ docs: $(VENV)/.installed
 	$(BIN)/python -m colibri.cli.docs
 
 test: $(VENV)/.test-extra $(VENV)/.demo-source lint types
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --no-loadscope-reorder $(ARGS)
 
 # Long attacks and stress. Short forms of all of them are part of `make test`.
 attacks: $(VENV)/.test-extra $(VENV)/.demo-source

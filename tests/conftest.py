@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -16,6 +17,9 @@ from colibri.expert_service import cpu_claims
 from colibri.models.demo_model import build_demo_model
 from colibri.models.home import colibri_home
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
+
+if TYPE_CHECKING:
+    from tests.support.parallel import ByFile
 
 #: Small enough for dozens of deployments, large enough that each of 3 workers holds experts of every layer.
 TINY = RandomMixtral(
@@ -42,6 +46,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 #: How long threads and processes may take to end after a module's last test.
 _SETTLE_S = 10.0
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
+    from tests.support.parallel import ByFile
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
