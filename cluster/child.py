@@ -61,6 +61,8 @@ class WorkerProcess:
     spawned it (PR_SET_PDEATHSIG looks at the parent's thread, not at its process).
     """
 
+    taken_over = False
+
     def __init__(
         self,
         name: str,

@@ -127,6 +127,17 @@ def retire_experts(
             raise from_rpc_error(error, f"worker {endpoint.name}") from error
 
 
+def end_worker(endpoint: WorkerEndpoint, timeout_s: float, *, at_once: bool) -> None:
+    """Have that life of a worker end its process; at_once: whatever is in flight. Raises the typed error of a failed
+    call."""
+    request = expert_pb2.EndRequest(incarnation=endpoint.incarnation, at_once=at_once)
+    with _stub(endpoint.target, endpoint.security) as stub:
+        try:
+            stub.End(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, f"worker {endpoint.name}") from error
+
+
 def held_experts(endpoint: WorkerEndpoint, timeout_s: float) -> frozenset[tuple[int, int]]:
     """What it holds, by its own account."""
     reply = ask_status(

@@ -49,7 +49,8 @@ class LaunchOptions:
     worker is asked for its status every `poll_s`, and killed when it gives none for `hung_after_s`.
 
     memory: bytes that a worker's experts may take (None: any). allow_faults: workers let themselves be made to
-    misbehave. allow_cross_node: its CPUs and memory may lie on different NUMA nodes. networks: by worker, those that
+    misbehave. lease_s: a worker that no coordinator has called for so long ends itself (None: it dies with who started
+    it). allow_cross_node: its CPUs and memory may lie on different NUMA nodes. networks: by worker, those that
     run in a network namespace of their own.
     backends: by worker, of those that compute on another one than `backend`.
     gpu_block_size, dma_buffer_size, int4_on: of workers whose place has a GPU (None: as they have it).
@@ -71,6 +72,7 @@ class LaunchOptions:
     allow_faults: bool = False
     allow_cross_node: bool = False
     networks: Mapping[str, NetworkPlace] = field(default_factory=dict)
+    lease_s: float | None = None
     poll_s: float = 2.0
     hung_after_s: float = 10.0
     run_folder_parent: Path | None = None
@@ -139,8 +141,10 @@ def worker_command(
     *,
     yielding: bool = False,
     listen: str | None = None,
+    minded: bool = False,
 ) -> list[str]:
-    """Command line of `colibri expert` for one life of a worker that is to die with this process.
+    """Command line of `colibri expert` for one life of a worker that is to die with this process; minded: with another
+    one, which adds --parent-pid.
 
     socket: where it listens, if it does so on a unix socket. yielding: it starts at a low CPU priority. listen: where
     it does so on a network of several hosts."""
@@ -163,7 +167,8 @@ def worker_command(
         f"--cpu-threads={1 if name in options.backends and backend == 'reference' else pin.threads}",
         f"--cpus={format_cpu_list(pin.cpus)}",
         f"--numa-node={pin.numa_node}",
-        f"--parent-pid={os.getpid()}",
+        *([] if minded else [f"--parent-pid={os.getpid()}"]),
+        *([] if options.lease_s is None else [f"--lease={options.lease_s:g}"]),
         *_on_gpu(options, pin),
         *(["--share-cpus"] if pin.oversubscribed else []),
         *(["--allow-cross-node"] if options.allow_cross_node else []),

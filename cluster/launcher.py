@@ -54,7 +54,7 @@ class Launcher:
         self._milestone = milestone
         self._log = log
         self._clock = clock
-        self._incarnations = itertools.count(1)
+        self._incarnations = itertools.count(source.last_incarnation + 1)
         self._lock = threading.Lock()
         self._reached: dict[str, set[str]] = {UP: set(), LOADED: set()}
         self._slots: dict[str, WorkerSlot] = {}

@@ -30,6 +30,11 @@ class WorkerLife(Protocol):
         ...
 
     @property
+    def taken_over(self) -> bool:
+        """Whether it ran before this process did: it may hold experts already."""
+        ...
+
+    @property
     def ended(self) -> bool: ...
 
     def wait_ready(self, timeout_s: float) -> Ready:
@@ -62,8 +67,12 @@ class WorkerLife(Protocol):
 class LifeSource(Protocol):
     """Begins lives. Any thread may call; `begin` is called on a thread that outlives the life.
 
-    wait_s: how long a life may take to find a place before its process starts.
+    wait_s: how long a life may take to find a place before its process starts. last_incarnation: the largest that was
+    ever given, 0: none. `begin` may give a life that runs already, with an incarnation of its own.
     """
+
+    @property
+    def last_incarnation(self) -> int: ...
 
     @property
     def wait_s(self) -> float: ...

@@ -42,6 +42,7 @@ class Subprocesses:
     """LifeSource of this machine. A worker dies with the thread that began its life (PR_SET_PDEATHSIG)."""
 
     wait_s = 0.0
+    last_incarnation = 0
 
     def __init__(self, options: LaunchOptions, log: Callable[[str], None]) -> None:
         self._options = options

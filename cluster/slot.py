@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 
 from colibri.cluster.answering import watch_answers
 from colibri.cluster.cpu_list import format_cpu_list
-from colibri.cluster.expert_calls import STATUS_TIMEOUT_S, WorkerProgress, ask_status, load_experts
+from colibri.cluster.expert_calls import (
+    STATUS_TIMEOUT_S,
+    WorkerProgress,
+    ask_status,
+    held_experts,
+    load_experts,
+)
 from colibri.cluster.holders import ExpertId, held_by, holders_of, lost_experts
 from colibri.cluster.launch import LOADED, UP, LaunchOptions, WorkerState, WorkerStatus
 from colibri.cluster.life import LifeSource, WorkerLife
@@ -106,11 +112,12 @@ class WorkerSlot:
         options, clock = self._context.options, self._context.clock
         backoff = options.backoff_s
         while not self._closing.is_set():
-            served_since = None
+            served_since, taken_over = None, False
             try:
                 process = self._spawn()
                 if process is None:
                     break
+                taken_over = process.taken_over
                 target = self._bring_up(process)
                 served_since = clock()
                 self._hurry = False
@@ -136,7 +143,7 @@ class WorkerSlot:
             if self._closing.is_set():
                 break
             self._hurry = isinstance(failure, DeadlineExpired)
-            if not self.up.is_set():
+            if not self.up.is_set() and not taken_over:
                 self.failure = failure
                 break
             if served_since is not None and clock() - served_since >= options.stable_s:
@@ -157,7 +164,12 @@ class WorkerSlot:
             self._process = self._context.source.begin(
                 self.name, incarnation, self._status.pin, yielding=yielding, on_exit=self._ended
             )
-        self._note(state=WorkerState.STARTING, incarnation=incarnation, pid=self._process.pid, target="")
+        self._note(
+            state=WorkerState.STARTING,
+            incarnation=self._process.incarnation,
+            pid=self._process.pid,
+            target="",
+        )
         return self._process
 
     def _bring_up(self, process: WorkerLife) -> str:
@@ -170,7 +182,7 @@ class WorkerSlot:
         peer = f"worker {self.name}"
         deadline = Deadline.after(options.load_timeout_s, self._context.clock)
         try:
-            self._load(endpoint, deadline)
+            self._load(endpoint, deadline, process.taken_over)
             left_s = deadline.bound(STATUS_TIMEOUT_S, self._context.clock)
             self._heard(ask_status(ready.target, peer, left_s, security=options.channel))
         except WorkerLost:
@@ -187,9 +199,11 @@ class WorkerSlot:
         self._context.reached(LOADED, self.name)
         return ready.target
 
-    def _load(self, endpoint: WorkerEndpoint, deadline: Deadline) -> None:
+    def _load(self, endpoint: WorkerEndpoint, deadline: Deadline, taken_over: bool) -> None:
         """Until it holds what the placement gives it, however often that changes meanwhile."""
         loaded: frozenset[ExpertId] = frozenset()
+        if taken_over:
+            loaded = held_experts(endpoint, deadline.bound(STATUS_TIMEOUT_S, self._context.clock))
         while True:
             epoch, missing = self._context.publisher.join(endpoint, loaded)
             if not missing:

@@ -116,6 +116,11 @@ class WorkerServer:
         """Address for clients."""
         return self._server.target
 
+    @property
+    def heard(self) -> float:
+        """When a coordinator last called, by the clock of time.monotonic."""
+        return self._servicer.heard
+
     def start(self) -> None:
         self._server.start()
         self._server.set_serving(True)

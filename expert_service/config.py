@@ -23,7 +23,8 @@ class WorkerConfig:
     too: claimed together with others, and reported. crossing: what is to be reported of CPUs and memory that lie on
     different nodes (empty: they do not). max_rows: rows of one request. max_queued: requests that may wait.
     max_streams: routers at once. grace_s: seconds for what is in flight after SIGTERM. parent_pid: the
-    process that started this one and whose end ends it. memory: bytes that experts may take (None: any).
+    process that started this one and whose end ends it. lease_s: it ends when no coordinator has called for so long
+    (None: it does not). memory: bytes that experts may take (None: any).
     yielding_start: starts at a low CPU priority, beside workers that serve. share_memory: with routers of
     its host, where they ask for it. allow_faults: serves colibri.v1.Faults, by which
     anybody who reaches this worker makes it misbehave. security: what its callers are asked for: with TLS
@@ -51,6 +52,7 @@ class WorkerConfig:
     max_streams: int = 32
     grace_s: float = 10.0
     parent_pid: int | None = None
+    lease_s: float | None = None
     memory: int | None = None
     yielding_start: bool = False
     share_memory: bool = True
@@ -82,6 +84,8 @@ class WorkerConfig:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ConfigError(name, f"{low} to {high}", value)
+        if self.lease_s is not None and not 1 <= self.lease_s <= 86400:
+            raise ConfigError("lease_s", "1 to 86400", self.lease_s)
         if self.memory is not None and self.memory < 1:
             raise ConfigError("memory", "bytes, at least 1", self.memory)
         if self.threads is not None and not 1 <= self.threads <= 1024:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import secrets
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -38,6 +39,8 @@ _log = logging.getLogger(__name__)
 
 SERVICE_NAME = "colibri.v1.Expert"
 _DRAIN_POLL_S = 0.01
+#: From the answer of End to the end: it must reach the caller first.
+_ANSWER_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ class ExpertServicer:
         self._warm_up = warm_up
         self._streams: set[ExchangeStream] = set()
         self._lock = threading.Lock()
+        #: When a coordinator last called, by the worker's clock.
+        self.heard = worker.clock()
 
     def service(self) -> Service:
         """For colibri.rpc.server.build_server."""
@@ -136,12 +141,14 @@ class ExpertServicer:
     def load(
         self, request: expert_pb2.LoadRequest, context: grpc.ServicerContext
     ) -> Iterator[expert_pb2.LoadProgress]:
+        self._hear()
         self._worker.epochs.check(request.epoch)
         if self._worker.faults is not None:
             self._worker.faults.at_load()
         keys = _keys(request.experts)
         steps = self._store.load_steps(keys, self._packer if request.yielding else None)
         for step in iterate_lowered(steps) if request.yielding else steps:
+            self._hear()
             done = step.experts_done == step.experts_total
             if done and keys:
                 self._warm_up(keys[-1])
@@ -168,6 +175,7 @@ class ExpertServicer:
     def retire(
         self, request: expert_pb2.RetireRequest, context: grpc.ServicerContext
     ) -> expert_pb2.RetireReply:
+        self._hear()
         keys = _keys(request.experts)
         self._store.check(keys)
         self._worker.epochs.retire_below(request.epochs_below)
@@ -176,6 +184,7 @@ class ExpertServicer:
     def status(
         self, request: expert_pb2.StatusRequest, context: grpc.ServicerContext
     ) -> expert_pb2.StatusReply:
+        self._hear()
         worker, identity, counts = self._worker, self._identity, self._worker.counters.counts
         oldest = worker.queue.oldest()
         placed = self._placed()
@@ -210,6 +219,18 @@ class ExpertServicer:
             oldest_queued_us=0 if oldest is None else max(0, round((worker.clock() - oldest) * 1e6)),
         )
 
+    def end(self, request: expert_pb2.EndRequest, context: grpc.ServicerContext) -> expert_pb2.EndReply:
+        name, own = self._worker.name, self._worker.incarnation
+        if request.incarnation != own:
+            raise InvalidInput("incarnation", f"{own}, of this life of {name}", request.incarnation)
+        _log.info("%s: told to end%s", name, " at once" if request.at_once else "")
+        act = _end_at_once if request.at_once else _end_in_order
+        threading.Timer(_ANSWER_S, act).start()
+        return expert_pb2.EndReply()
+
+    def _hear(self) -> None:
+        self.heard = self._worker.clock()
+
     def _register(self, server: grpc.Server) -> None:
         messages = expert_pb2
         control: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
@@ -229,6 +250,9 @@ class ExpertServicer:
             ),
             "Status": grpc.unary_unary_rpc_method_handler(
                 self.status, messages.StatusRequest.FromString, messages.StatusReply.SerializeToString
+            ),
+            "End": grpc.unary_unary_rpc_method_handler(
+                self.end, messages.EndRequest.FromString, messages.EndReply.SerializeToString
             ),
         }
         server.add_generic_rpc_handlers(
@@ -299,6 +323,14 @@ class _Exchange(grpc.GenericRpcHandler):
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
         return self._open_stream() if handler_call_details.method == EXCHANGE_METHOD else None
+
+
+def _end_in_order() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _end_at_once() -> None:
+    os._exit(128 + signal.SIGKILL)
 
 
 def _keys(experts: Iterable[expert_pb2.ExpertId]) -> list[Key]:

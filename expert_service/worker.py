@@ -10,14 +10,19 @@ import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
 from importlib import import_module
 from types import FrameType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from colibri.expert_service.config import WorkerConfig
 from colibri.expert_service.cpu_claims import host_claims
 from colibri.expert_service.low_priority import call_lowered
 from colibri.expert_service.pinning import Place, bind, die_with_parent
+
+if TYPE_CHECKING:
+    from colibri.expert_service.assembly import WorkerServer
 
 __all__ = ["WorkerConfig", "run_worker", "settle"]
 
@@ -65,7 +70,7 @@ def run_worker(config: WorkerConfig, out: TextIO | None = None) -> int:
     server.start()
     ready = {"target": server.target, "incarnation": config.incarnation, "pid": os.getpid()}
     print(json.dumps(ready), file=out or sys.stdout, flush=True)
-    number = stop.wait()
+    number = stop.wait(lambda: _forgotten(server, config))
     drained = server.stop(config.grace_s)
     if not drained:
         _log.warning("%s: the grace of %g s was over before all was answered", config.name, config.grace_s)
@@ -84,10 +89,12 @@ class _StopSignal:
         # Ctrl-C goes to the whole process group; a parent decides for its workers itself.
         signal.signal(signal.SIGINT, self._handle if heed_interrupt else signal.SIG_IGN)
 
-    def wait(self) -> int:
-        """Blocks until the first signal; returns its number."""
+    def wait(self, over: Callable[[], bool]) -> int:
+        """Blocks until the first signal; returns its number. What `over` finds counts as SIGTERM."""
         while self._number is None:
             self._came.wait(1.0)
+            if self._number is None and over():
+                return signal.SIGTERM
         return self._number
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -95,6 +102,14 @@ class _StopSignal:
             os._exit(128 + number)
         self._number = number
         self._came.set()
+
+
+def _forgotten(server: WorkerServer, config: WorkerConfig) -> bool:
+    """Whether its lease is over: no coordinator has called for too long."""
+    if config.lease_s is None or time.monotonic() - server.heard < config.lease_s:
+        return False
+    _log.warning("%s: no coordinator has called for %g s: it ends", config.name, config.lease_s)
+    return True
 
 
 def _end_for_sure(code: int) -> None:

@@ -1,41 +1,52 @@
-"""The actor that owns one worker process on the host where Ray put it. Imported by Ray on that host.
+"""The actor through which a worker on a host that Ray chose is started, found again, and ended. Imported by Ray there.
 
-One instance, one life: once its worker has ended, it is spent, and Ray is told to restart it, which runs the
-constructor, and with it the pinning, anew. It dies with its worker's launcher, and the worker with it
-(PR_SET_PDEATHSIG). Its methods return plain values and raise nothing: errors of ours do not travel through Ray.
+The worker is not its child: it belongs to a minder (`minder`), and lives on when this actor, its raylet or all of Ray
+end. An actor that comes later takes it over by name and incarnation (`adopt`), or replaces it (`begin`). Its methods
+return plain values and raise nothing: errors of ours do not travel through Ray.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import select
+import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from colibri.cluster.child import Ready, WorkerProcess, describe_end
 from colibri.cluster.launch import LaunchOptions, worker_command
-from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.cluster.ray.minder import Task
 from colibri.cluster.ray.options import Seating
-from colibri.cluster.ray.seats import Seat, seat_folder, seat_places, take_seat
+from colibri.cluster.ray.record import WorkerRecord, read_fields
+from colibri.cluster.ray.seats import Seat, end_record, log_of, seat_folder, seat_places, sitting, take_seat
 from colibri.cluster.ray.session import Host, this_host
 from colibri.cluster.topology import discover
 from colibri.errors import ColibriError
-from colibri.expert_service.cpu_claims import host_claims
-from colibri.expert_service.pinning import bind
 from colibri.security.plane_secret import PlaneSecret
 
 #: A predecessor's seat is free when the kernel has ended it.
 _SEAT_S = 10.0
+#: A minder starts the interpreter before its worker does.
+_MINDER_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """deployment: which one this worker belongs to. fingerprint: of its options."""
+
+    deployment: str
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What a start came to. error: why there is no worker, or empty."""
+    """What a start, or taking a worker over, came to. error: why there is no worker, or empty."""
 
-    ready: Ready | None = None
-    place: WorkerPlace | None = None
+    record: WorkerRecord | None = None
     error: str = ""
 
 
@@ -48,117 +59,161 @@ class Ended:
 
 
 class WorkerActor:
-    """Of the worker `name`, on whichever host this runs; seating: of the host's workers; folder: of their locks.
-
-    Raises ColibriError where there is no seat or the kernel does not let it be pinned: Ray does not restart that.
-    """
+    """Of the worker `name`, on whichever host this runs; seating: of the host's workers; folder: of their locks and
+    records."""
 
     def __init__(
-        self, name: str, options: LaunchOptions, seating: Seating, folder: Path | None = None
+        self,
+        name: str,
+        options: LaunchOptions,
+        seating: Seating,
+        identity: Identity,
+        folder: Path | None = None,
     ) -> None:
-        # Ray pins nothing, and what a former instance pinned is gone with it. Before anything else: threads and memory
-        # that come later stay where this puts them.
-        host, seats, gpus = this_host()
-        self._seat, self._place = _sit_down(seats, seating, gpus, folder)
         self._name = name
         self._options = options
-        self._host = host
+        self._seating = seating
+        self._identity = identity
+        self._folder = seat_folder(folder)
+        self._host, self._seats, self._gpus = this_host()
         self._lock = threading.Lock()
-        self._spent = False
-        self._process: WorkerProcess | None = None
-        self._spawned = threading.Event()
-        self._error = ""
+        self._record: WorkerRecord | None = None
 
-    def look(self) -> tuple[bool, Host, WorkerPlace]:
-        """(whether it is spent, its host, where it sits)."""
-        return self._spent, self._host, self._place
+    def look(self) -> Host:
+        return self._host
 
     def begin(
         self, incarnation: int, yielding: bool, timeout_s: float, secret: PlaneSecret | None = None
     ) -> Begun:
-        """Starts the worker and waits until it is ready. secret: what it demands of its callers. It comes with this
-        call, and not with the constructor, whose arguments Ray keeps and may write to disk."""
-        with self._lock:
-            if self._spent:
-                return Begun(error=f"{self._name}: this actor has had its worker")
-            self._spent = True
-        argv = worker_command(
-            self._options,
-            self._name,
-            incarnation,
-            Path(),
-            self._place,
-            yielding=yielding,
-            listen=_listen(self._host.address),
-        )
-        # A worker dies with the thread that started it; Ray's threads come and go.
-        threading.Thread(
-            target=self._keep, args=(incarnation, argv, secret), name="colibri-keep", daemon=True
-        ).start()
-        self._spawned.wait(timeout_s)
-        process = self._process
-        if process is None:
-            return Begun(error=self._error or f"{self._name}: not started within {timeout_s:g} s")
+        """Starts the worker and waits until it is ready. What sits here under its name is ended before. secret: what it
+        demands of its callers. It comes with this call, and not with the constructor, whose arguments Ray keeps and may
+        write to disk."""
         try:
-            return Begun(process.wait_ready(timeout_s), self._place)
-        except ColibriError as error:
-            process.kill()
-            return Begun(error=error.message)
-
-    def wait_end(self) -> Ended:
-        """Returns when the worker has ended."""
-        self._spawned.wait()
-        process = self._process
-        if process is None:
-            return Ended(self._error, "")
-        process.wait_exit()
-        return Ended(describe_end(process.returncode), process.said)
-
-    def end(self, force: bool) -> None:
-        """Asks the worker to end, or ends it."""
-        process = self._process
-        if process is None:
-            self._spent = True
-        elif force:
-            process.kill()
-        else:
-            process.terminate()
-
-    def _keep(self, incarnation: int, argv: list[str], secret: PlaneSecret | None) -> None:
+            for record in self._own():
+                _kill(record.minder, signal.SIGKILL)
+            places = seat_places(discover(), self._seats, self._seating, gpus=bool(self._gpus))
+            seat = take_seat(self._gpus[:1] or range(self._seats), self._folder, _SEAT_S)
+        except (ColibriError, OSError) as error:
+            return Begun(error=f"{self._name}: {error}")
+        place = places[seat.index]
         try:
-            process = WorkerProcess(
+            argv = worker_command(
+                self._options,
+                self._name,
+                incarnation,
+                Path(),
+                place,
+                yielding=yielding,
+                listen=_listen(self._host.address),
+                minded=True,
+            )
+            task = Task(
+                self._identity.deployment,
+                self._identity.fingerprint,
                 self._name,
                 incarnation,
                 argv,
-                log=_to_stderr,
-                on_exit=lambda process: None,
-                env=self._options.env,
-                place=self._place,
-                secret=secret,
+                asdict(place),
+                asdict(self._host),
+                timeout_s,
+                seat.lock,
+                str(seat.record),
+                str(end_record(self._name, self._folder)),
+                str(log_of(self._name, self._folder)),
+                None if secret is None else secret.text,
             )
-        except OSError as error:
-            self._error = f"{self._name}: {error}"
-            self._spawned.set()
-            return
-        self._process = process
-        self._spawned.set()
-        process.wait_exit()
+            return self._start(task, seat)
+        finally:
+            os.close(seat.lock)  # the minder has it
+
+    def adopt(self, incarnation: int) -> Begun:
+        """That life, if it sits here."""
+        for record in self._own():
+            if record.incarnation == incarnation:
+                with self._lock:
+                    self._record = record
+                return Begun(record)
+        return Begun(error=f"{self._name}: life {incarnation} is not on {self._host}")
+
+    def wait_end(self) -> Ended:
+        """Returns when the worker that was begun or taken over last has ended."""
+        with self._lock:
+            record = self._record
+        if record is None:
+            return Ended("was never started", "")
+        _wait_gone(record.minder, None)
+        fields = read_fields(end_record(self._name, self._folder)) or {}
+        if fields.get("incarnation") != record.incarnation:
+            return Ended("was killed together with its minder", "")
+        return Ended(str(fields.get("how")), str(fields.get("said")))
+
+    def end(self, force: bool) -> None:
+        """Asks the worker to end, or ends it."""
+        with self._lock:
+            record = self._record
+        if record is not None and _alive(record.minder):
+            if force:
+                _kill(record.ready.pid, signal.SIGKILL)
+            else:
+                _kill(record.minder, signal.SIGTERM)
+
+    def _own(self) -> list[WorkerRecord]:
+        return [
+            record
+            for record in sitting(self._seats, self._folder)
+            if (record.deployment, record.name) == (self._identity.deployment, self._name)
+        ]
+
+    def _start(self, task: Task, seat: Seat) -> Begun:
+        minder = subprocess.Popen(
+            [sys.executable, "-P", "-m", "colibri.cluster.ray.minder"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[seat.lock],
+            # A group of its own: what ends this actor's group leaves it alone. No session: see WorkerProcess.
+            process_group=0,
+        )
+        try:
+            out, _ = minder.communicate(task.text().encode(), task.ready_s + _MINDER_S)
+            fields = json.loads(out)
+            if "error" in fields:
+                return Begun(error=str(fields["error"]))
+            record = WorkerRecord.of(fields)
+        except subprocess.TimeoutExpired:
+            minder.kill()
+            return Begun(
+                error=f"{self._name}: its minder did not answer within {task.ready_s + _MINDER_S:g} s"
+            )
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            return Begun(error=f"{self._name}: its minder failed: {error!r}")
+        with self._lock:
+            self._record = record
+        return Begun(record)
 
 
-def _sit_down(
-    seats: int, seating: Seating, gpus: Sequence[int], folder: Path | None
-) -> tuple[Seat, WorkerPlace]:
-    """gpus: those that Ray gave, by their order on the PCI bus: the seat is that beside the first of them."""
-    places = seat_places(discover(), seats, seating, gpus=bool(gpus))
-    seat = take_seat(gpus[:1] or range(seats), seat_folder(folder), _SEAT_S)
-    bind(places[seat.index], host_claims(os.environ))
-    return seat, places[seat.index]
+def _alive(pid: int) -> bool:
+    return not _wait_gone(pid, 0.0)
+
+
+def _wait_gone(pid: int, timeout_s: float | None) -> bool:
+    """Whether that process has ended, at once or after a wait; None: as long as it lives."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
+    finally:
+        os.close(fd)
+
+
+def _kill(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _listen(address: str) -> str:
     return f"[{address}]:0" if ":" in address else f"{address}:0"
-
-
-def _to_stderr(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()

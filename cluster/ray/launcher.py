@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
+import hashlib
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 from colibri.cluster.child import ANYWHERE
-from colibri.cluster.expert_calls import WorkerProgress
+from colibri.cluster.expert_calls import WorkerProgress, ask_status, end_worker
 from colibri.cluster.launch import LaunchOptions
 from colibri.cluster.launcher import Launcher
 from colibri.cluster.life import WorkerLife
 from colibri.cluster.pinning_plan import WorkerPlace
-from colibri.cluster.ray.actor import WorkerActor
-from colibri.cluster.ray.life import ACTOR_S, RayLife
-from colibri.cluster.ray.options import RESOURCE, RayOptions
-from colibri.cluster.ray.places import Places
-from colibri.cluster.ray.session import api, connect
+from colibri.cluster.ray.actor import Identity
+from colibri.cluster.ray.bridge import Bridge, RayAway
+from colibri.cluster.ray.driver import ACTOR_S, Setup
+from colibri.cluster.ray.life import RayLife
+from colibri.cluster.ray.options import RayOptions
+from colibri.cluster.ray.record import WorkerRecord
+from colibri.cluster.ray.state import DeploymentState
 from colibri.deadline import Clock
 from colibri.errors import ColibriError
-from colibri.placement import Placement
+from colibri.placement import Placement, WorkerEndpoint
 from colibri.security.channel import PLAIN
 from colibri.security.plane_secret import PlaneSecret
+from colibri.v1 import expert_pb2
 
-#: Methods of an actor that may wait beside each other: begin, wait_end, look, end, and what a former life left.
-_CONCURRENCY = 8
 _STARTING_TAKES = 5
+#: A worker of the last coordinator that does not answer for so long is begun anew.
+_TAKE_OVER_S = 3.0
+_CALL_S = 10.0
 
 
 class RayLauncher(Launcher):
-    """Ray places each worker's actor, restarts it, and takes it to another host when its own is lost. Everything ends
-    with this process, also when it is killed."""
+    """Ray places each worker's actor, and takes it to another host when its own is lost. Workers outlive actors, Ray
+    and this process: for the length of their lease, or until the next launcher with the same `ray.state` takes them
+    over. `close` ends them."""
 
     def __init__(
         self,
@@ -47,24 +52,40 @@ class RayLauncher(Launcher):
         clock: Clock = time.monotonic,
     ) -> None:
         pins: Sequence[WorkerPlace] = [ANYWHERE] * len(placement.workers)
-        source = Actors(options, ray, clock)
+        options = replace(options, lease_s=ray.lease_s)
+        source = Actors(options, ray, log, clock)
+        # What the last coordinator's workers have retired stays retired.
+        epoch = max(placement.epoch, source.look_around() + 1)
         super().__init__(
-            options, placement, pins, source, progress=progress, milestone=milestone, log=log, clock=clock
+            options,
+            replace(placement, epoch=epoch),
+            pins,
+            source,
+            progress=progress,
+            milestone=milestone,
+            log=log,
+            clock=clock,
         )
 
 
 class Actors:
     """LifeSource over Ray."""
 
-    def __init__(self, options: LaunchOptions, ray: RayOptions, clock: Clock) -> None:
+    def __init__(
+        self, options: LaunchOptions, ray: RayOptions, log: Callable[[str], None], clock: Clock
+    ) -> None:
         self._options = options
         self._ray = ray
         self._clock = clock
-        self._places = Places(ray, clock)
-        self._lock = threading.Lock()
-        self._actors: dict[str, Any] = {}
-        self._leave: Callable[[], None] | None = None
-        self._closed = False
+        self._state = DeploymentState(ray.state)
+        travelling = _travelling(options)
+        self._identity = Identity(self._state.deployment, _fingerprint(travelling, ray))
+        self._bridge = Bridge(
+            lambda: Setup(ray, travelling, self._identity, self._fresh, self._hosts()), log, clock
+        )
+        self._fresh: tuple[str, ...] = ()
+        self._known: dict[str, WorkerRecord] = {}
+        self.log = log
 
     @property
     def secret(self) -> PlaneSecret | None:
@@ -74,9 +95,31 @@ class Actors:
     def wait_s(self) -> float:
         return self._ray.place_s + ACTOR_S
 
+    @property
+    def last_incarnation(self) -> int:
+        return self._state.incarnation
+
+    def look_around(self) -> int:
+        """Finds the workers of the last coordinator that can be taken over; returns the oldest epoch that all of them
+        serve, 0 without any. Others of its workers are told to end."""
+        records = list(self._state.workers.values())
+        with ThreadPoolExecutor(max(1, min(32, len(records)))) as pool:
+            replies = list(pool.map(self._look_at, records))
+        epoch = 0
+        for record, reply in zip(records, replies, strict=True):
+            if reply is None:
+                self._state.ended(record.name, record.incarnation)
+            else:
+                self._known[record.name] = record
+                epoch = max(epoch, reply.epoch_min)
+        return epoch
+
     def open(self, names: tuple[str, ...]) -> None:
-        self._leave = connect(self._ray.address)
-        self._places.open(names)
+        for name in self._known.keys() - set(names):
+            self.log(f"worker {name} of the last coordinator is not wanted any more: it is told to end")
+            self._end(self._known.pop(name))
+        self._fresh = tuple(name for name in names if name not in self._known)
+        self._bridge.open(patient=bool(self._known))
 
     def begin(
         self,
@@ -87,80 +130,88 @@ class Actors:
         yielding: bool,
         on_exit: Callable[[WorkerLife], None],
     ) -> WorkerLife:
+        known = self._known.pop(name, None)
+        if known is None:
+            self._state.begun(incarnation)
+        else:
+            self.log(f"worker {name} on {known.host} (pid {known.ready.pid}) is taken over")
         return RayLife(
             name,
-            incarnation,
+            incarnation if known is None else known.incarnation,
             self,
             yielding=yielding,
             ready_s=self._options.ready_timeout_s * (_STARTING_TAKES if yielding else 1),
             place_s=self._ray.place_s,
             on_exit=on_exit,
+            known=known,
+            channel=self._options.channel,
             clock=self._clock,
         )
 
     def clear(self, name: str, incarnation: int) -> None:
-        """Nothing of a life lies on this machine."""
-
-    def handle(self, name: str, cancelled: Callable[[], bool]) -> Any:
-        with self._lock:
-            actor = self._actors.get(name)
-        if actor is not None:
-            return actor
-        self._places.wait(name, cancelled)
-        with self._lock:
-            if cancelled() or self._closed:
-                return None
-            self._actors[name] = self._make(name)
-            return self._actors[name]
-
-    def shortage(self, name: str) -> ColibriError:
-        return self._places.shortage(name)
-
-    def dead(self, name: str) -> None:
-        with self._lock:
-            self._actors.pop(name, None)
-
-    def spent(self, name: str) -> None:
-        with self._lock:
-            actor = None if self._closed else self._actors.get(name)
-        if actor is not None:
-            _kill(actor, restart=True)
+        self._state.ended(name, incarnation)
 
     def forget(self, name: str) -> None:
-        with self._lock:
-            actor = self._actors.pop(name, None)
-        if actor is not None:
-            _kill(actor, restart=False)
-        self._places.release(name)
+        self._quietly("forget", name)
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            actors = list(self._actors.values())
-            self._actors.clear()
-            leave, self._leave = self._leave, None
-        for actor in actors:
-            _kill(actor, restart=False)
-        if leave is not None:
-            self._places.close()
-            leave()
+        self._bridge.close()
+        self._state.close()
 
     def abandon(self) -> None:
-        """Ray ends a driver's actors with it, and groups too."""
+        """Workers stay for the next coordinator, or until their lease ends."""
 
-    def _make(self, name: str) -> Any:
-        ray = api()
-        actor: Any = ray.remote(WorkerActor)
-        return actor.options(
-            name=None,
-            num_cpus=0,
-            num_gpus=self._ray.gpus,
-            resources={RESOURCE: 1},
-            max_restarts=-1,
-            max_task_retries=0,
-            max_concurrency=_CONCURRENCY,
-            scheduling_strategy=self._places.strategy(name),
-        ).remote(name, _travelling(self._options), self._ray.seating)
+    # For lives
+
+    def call(
+        self,
+        method: str,
+        *arguments: object,
+        timeout_s: float | None,
+        off: Callable[[], bool] = lambda: False,
+    ) -> Any:
+        return self._bridge.call(method, *arguments, timeout_s=timeout_s, off=off)
+
+    def runs(self, record: WorkerRecord) -> None:
+        self._state.note(record)
+
+    def _hosts(self) -> dict[str, str]:
+        """Of the workers that run, by name."""
+        return {name: record.host.address for name, record in self._state.workers.items()}
+
+    def _look_at(self, record: WorkerRecord) -> expert_pb2.StatusReply | None:
+        """None: it cannot be taken over."""
+        if record.fingerprint != self._identity.fingerprint:
+            self.log(f"worker {record.name} was started with other options: it is told to end")
+            self._end(record)
+            return None
+        try:
+            reply = ask_status(
+                record.ready.target,
+                f"worker {record.name}",
+                _TAKE_OVER_S,
+                security=self._options.channel,
+            )
+        except ColibriError as error:
+            self.log(f"worker {record.name} of the last coordinator is not taken over: {error.message}")
+            return None
+        return reply if reply.incarnation == record.incarnation else None
+
+    def _end(self, record: WorkerRecord) -> None:
+        endpoint = WorkerEndpoint(record.name, record.incarnation, record.ready.target, self._options.channel)
+        try:
+            end_worker(endpoint, _TAKE_OVER_S, at_once=True)
+        except ColibriError as error:
+            self.log(f"worker {record.name} was not told to end: {error.message}")
+        self._state.ended(record.name, record.incarnation)
+
+    def _quietly(self, method: str, *arguments: object) -> None:
+        try:
+            self._bridge.call(method, *arguments, timeout_s=_CALL_S)
+        except RayAway:
+            pass  # what Ray had is gone with it
+        except ColibriError as error:
+            self.log(f"Ray: {method}: {error.message}")
 
 
 def _travelling(options: LaunchOptions) -> LaunchOptions:
@@ -169,7 +220,6 @@ def _travelling(options: LaunchOptions) -> LaunchOptions:
     return replace(options, env=None, networks={}, run_folder_parent=None, tls=tls, secret=None)
 
 
-def _kill(actor: Any, *, restart: bool) -> None:
-    ray = api()
-    with contextlib.suppress(Exception):  # Ray may have ended it, or itself
-        ray.kill(actor, no_restart=not restart)
+def _fingerprint(options: LaunchOptions, ray: RayOptions) -> str:
+    """The same for options with which a worker would be the same."""
+    return hashlib.sha256(repr((options, ray.seating, ray.gpus)).encode()).hexdigest()

@@ -1,4 +1,8 @@
-"""One life of a worker on a host that Ray chose, as seen from the coordinator."""
+"""One life of a worker on a host that Ray chose, as seen from the coordinator.
+
+It is watched twice: through its actor, which tells the end at once and how it came, and, while there is no actor, by
+asking the worker itself. An actor, a raylet or Ray that is away ends no life: a new actor on the same host takes it
+over."""
 
 from __future__ import annotations
 
@@ -9,84 +13,91 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from colibri.cluster.child import ANYWHERE, Ready
+from colibri.cluster.expert_calls import ask_status, end_worker
 from colibri.cluster.life import WorkerLife
 from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.cluster.ray.actor import Begun, Ended
-from colibri.cluster.ray.session import Host, api
+from colibri.cluster.ray.bridge import RayAway
+from colibri.cluster.ray.driver import ACTOR_S, SILENT_S
+from colibri.cluster.ray.record import WorkerRecord
 from colibri.deadline import Clock, Deadline
 from colibri.errors import ColibriError, DeadlineExpired, WorkerLost
+from colibri.placement import WorkerEndpoint
+from colibri.security.channel import PLAIN, ChannelSecurity
 from colibri.security.plane_secret import PlaneSecret
 
-#: From a place to an actor that answers: Ray starts a process and imports Colibri there.
-ACTOR_S = 60.0
-#: An actor that does not answer for so long is given up: its host is dead or cut off.
-_SILENT_S = 5.0
-_AGAIN_S = 0.1
-_LOOK_S = 1.0
+#: Between two looks at a worker without an actor; refused so often, it is gone.
+_LOOK_S, _REFUSALS = 0.5, 3
+_ASK_S = 2.0
+_AGAIN_S, _MAX_AGAIN_S = 0.5, 5.0
 
 
-class ActorSource(Protocol):
-    """Who has the actors (colibri.cluster.ray.launcher.Actors)."""
+class RayCalls(Protocol):
+    """Who reaches the actors, and writes down what runs (colibri.cluster.ray.launcher.Actors)."""
 
     @property
     def secret(self) -> PlaneSecret | None:
         """Of the deployment: what each worker is handed."""
         ...
 
-    def handle(self, name: str, cancelled: Callable[[], bool]) -> Any:
-        """Of the worker's actor, made if there is none. None: cancelled. Raises ColibriError without a place."""
+    def call(
+        self,
+        method: str,
+        *arguments: object,
+        timeout_s: float | None,
+        off: Callable[[], bool] = lambda: False,
+    ) -> Any:
+        """Raises RayAway where Ray or the actor is gone for now, and the typed error of the call."""
         ...
 
-    def shortage(self, name: str) -> ColibriError: ...
+    def runs(self, record: WorkerRecord) -> None: ...
 
-    def dead(self, name: str) -> None:
-        """Ray will not restart it: the next life needs another one."""
-        ...
-
-    def spent(self, name: str) -> None:
-        """Its worker has ended: Ray is to restart it."""
-        ...
+    def log(self, line: str) -> None: ...
 
 
 class RayLife:
-    """Runs on a thread of its own, from construction to `ended`. on_exit: called once, on that thread."""
+    """Runs on a thread of its own, from construction to `ended`. on_exit: called once, on that thread. known: it runs
+    already, and is taken over."""
 
     def __init__(
         self,
         name: str,
         incarnation: int,
-        actors: ActorSource,
+        actors: RayCalls,
         *,
         yielding: bool,
         ready_s: float,
         place_s: float,
         on_exit: Callable[[WorkerLife], None],
+        known: WorkerRecord | None = None,
+        channel: ChannelSecurity = PLAIN,
         clock: Clock = time.monotonic,
     ) -> None:
         self.name = name
         self.incarnation = incarnation
-        self.place: WorkerPlace = ANYWHERE
+        self.place: WorkerPlace = ANYWHERE if known is None else known.place
+        self.taken_over = known is not None
         self._actors = actors
         self._yielding = yielding
         self._ready_s = ready_s
         self._place_s = place_s
         self._on_exit = on_exit
+        self._channel = channel
         self._clock = clock
         self._changed = threading.Condition()
-        self._host: Host | None = None
-        self._begun = False
-        self._ready: Ready | None = None
+        self._record = known
+        self._begun = known is not None
         self._failure: ColibriError | None = None
         self._end: Ended | None = None
         self._cancelled = threading.Event()
         self._kill_by: float | None = None
-        self._actor: Any = None
+        self._linked = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"colibri-ray-{name}", daemon=True)
         self._thread.start()
 
     @property
     def pid(self) -> int:
-        return 0 if self._ready is None else self._ready.pid
+        return 0 if self._record is None else self._record.ready.pid
 
     @property
     def ended(self) -> bool:
@@ -94,15 +105,15 @@ class RayLife:
 
     def wait_ready(self, timeout_s: float) -> Ready:
         with self._changed:
-            self._changed.wait_for(lambda: self._begun or self.ended, self._place_s + ACTOR_S + _SILENT_S)
-            self._changed.wait_for(lambda: self._ready is not None or self.ended, timeout_s)
+            self._changed.wait_for(lambda: self._begun or self.ended, self._place_s + ACTOR_S + SILENT_S)
+            self._changed.wait_for(lambda: self._record is not None or self.ended, timeout_s)
             if self._failure is not None:
                 raise self._failure
             if self.ended:
                 raise self.lost("before it was ready")
-            if self._ready is None:
+            if self._record is None:
                 raise DeadlineExpired(f"{self._who()} was not ready within {timeout_s:g} s", peer=self.name)
-            return self._ready
+            return self._record.ready
 
     def wait_exit(self, timeout_s: float | None = None) -> bool:
         with self._changed:
@@ -114,16 +125,16 @@ class RayLife:
 
     def kill(self) -> None:
         self._cancelled.set()
-        self._kill_by = self._clock() + _SILENT_S
+        self._kill_by = self._clock() + SILENT_S
         self._tell(force=True)
 
     def stop(self, grace_s: float) -> None:
         self.terminate()
         if not self.wait_exit(grace_s):
             self.kill()
-            self.wait_exit(2 * _SILENT_S)
+            self.wait_exit(2 * SILENT_S)
         if threading.current_thread() is not self._thread:
-            self._thread.join(_SILENT_S)
+            self._thread.join(SILENT_S)
 
     def lost(self, when: str) -> WorkerLost:
         end = self._end or Ended("still runs", "")
@@ -131,8 +142,8 @@ class RayLife:
         return WorkerLost(f"{self._who()} {end.how} {when}{said}", peer=self.name)
 
     def _who(self) -> str:
-        where = "" if self._host is None else f" on {self._host}"
-        return f"worker {self.name}{where}" + (f" (pid {self.pid})" if self.pid else "")
+        where = "" if self._record is None else f" on {self._record.host} (pid {self.pid})"
+        return f"worker {self.name}{where}"
 
     # Its own thread
 
@@ -141,10 +152,8 @@ class RayLife:
             end = self._live()
         except ColibriError as error:
             self._failure, end = error, Ended("did not start", error.message)
-        except Exception as error:  # whatever Ray may raise must not leave anybody waiting
-            end = Ended(f"was lost to Ray ({type(error).__name__})", "")
-        if self._begun:
-            self._actors.spent(self.name)
+        except Exception as error:  # whatever may be raised must not leave anybody waiting
+            end = Ended(f"was lost ({error!r})", "")
         with self._changed:
             self._end = end
             self._changed.notify_all()
@@ -155,73 +164,132 @@ class RayLife:
                 self._changed.notify_all()
 
     def _live(self) -> Ended:
-        if not self._find_actor():
-            return Ended("was called off", "")
-        actor = self._actor
-        self._note_begun()
-        begun = self._get(
-            actor.begin.remote(self.incarnation, self._yielding, self._ready_s, self._actors.secret),
-            self._ready_s + _SILENT_S,
-        )
-        if not isinstance(begun, Begun) or begun.ready is None:
-            error = begun.error if isinstance(begun, Begun) else ""
-            raise WorkerLost(error or f"{self._who()} was called off", peer=self.name)
-        with self._changed:
-            self._ready = begun.ready
-            self.place = begun.place or ANYWHERE
-            self._changed.notify_all()
-        end = self._get(actor.wait_end.remote(), None)
-        return end if isinstance(end, Ended) else Ended("does not answer", "")
+        record = self._record or self._begin()
+        if self.taken_over:
+            self._seek(record)
+        else:
+            self._linked.set()
+        while True:
+            if self._linked.is_set():
+                try:
+                    ended: Ended = self._actors.call(
+                        "wait_end", self.name, timeout_s=None, off=self._given_up
+                    )
+                    return ended
+                except RayAway as error:
+                    self._linked.clear()
+                    self._actors.log(f"{self._who()} has no actor ({error.message}); it serves on")
+                    self._seek(record)
+                except WorkerLost:  # given up
+                    return Ended("does not answer", "")
+            end = self._watch(record)
+            if end is not None:
+                return end
 
-    def _find_actor(self) -> bool:
-        """An instance that has not had its worker yet. False: called off."""
-        ray = api()
-        actor = self._actors.handle(self.name, self._cancelled.is_set)
+    def _begin(self) -> WorkerRecord:
+        """Where Ray puts it. Raises ColibriError without a place, and what the start failed with."""
         deadline = Deadline.after(self._place_s + ACTOR_S, self._clock)
-        while actor is not None and not self._cancelled.is_set():
-            if deadline.expired(self._clock):
-                raise self._actors.shortage(self.name)
+        while True:
             try:
-                look = self._get(actor.look.remote(), deadline.remaining(self._clock))
-            except ray.exceptions.ActorDiedError as error:
-                self._actors.dead(self.name)
-                raise WorkerLost(f"{self._who()}: {_plain(error)}", peer=self.name) from error
-            except ray.exceptions.RayError:
-                look = None  # it is being restarted
-            if look is not None:
-                spent, self._host, self.place = look
-                if not spent:
-                    self._actor = actor
-                    return True
-            self._cancelled.wait(_AGAIN_S)
-        return False
-
-    def _note_begun(self) -> None:
+                self._actors.call(
+                    "find", self.name, "", timeout_s=self._place_s + 2 * ACTOR_S, off=self._cancelled.is_set
+                )
+                break
+            except RayAway as error:
+                if self._cancelled.wait(_LOOK_S) or deadline.expired(self._clock):
+                    raise DeadlineExpired(f"no place for {self.name}: {error.message}", peer="ray") from error
         with self._changed:
             self._begun = True
             self._changed.notify_all()
+        bound = self._ready_s + ACTOR_S
+        try:
+            begun: Begun = self._actors.call(
+                "begin",
+                self.name,
+                self.incarnation,
+                self._yielding,
+                self._ready_s,
+                self._actors.secret,
+                timeout_s=bound,
+                off=self._given_up,
+            )
+        except RayAway as error:
+            raise WorkerLost(f"{self._who()}: {error.message}", peer=self.name) from error
+        if begun.record is None:
+            raise WorkerLost(begun.error, peer=self.name)
+        with self._changed:
+            self._record = begun.record
+            self.place = begun.record.place
+            self._changed.notify_all()
+        self._actors.runs(begun.record)
+        if self._cancelled.is_set():
+            self._tell(force=False)
+        return begun.record
 
-    def _get(self, ref: Any, timeout_s: float | None) -> Any:
-        """The answer; None when there is none in time, or none to a worker that is to be killed. Raises what Ray
-        does."""
-        ray = api()
-        deadline = Deadline.after(timeout_s, self._clock)
-        while True:
-            done, _ = ray.wait([ref], timeout=deadline.bound(_LOOK_S, self._clock))
-            if done:
-                return ray.get(ref)
-            given_up = self._kill_by is not None and self._clock() >= self._kill_by
-            if deadline.expired(self._clock) or given_up or (not self._begun and self._cancelled.is_set()):
-                return None
+    def _watch(self, record: WorkerRecord) -> Ended | None:
+        """Returns when the worker has an actor again, None, or when it has ended."""
+        refused = 0
+        while not self._linked.wait(_LOOK_S):
+            if self._given_up():
+                return Ended("does not answer", "")
+            answer = self._answers(record)
+            refused = 0 if answer is not False else refused + 1
+            if refused >= _REFUSALS:
+                return Ended("has ended, unseen since it had no actor,", "")
+        return None
+
+    def _answers(self, record: WorkerRecord) -> bool | None:
+        """False: nobody is there, or another life. None: no answer, which the slot counts."""
+        try:
+            reply = ask_status(record.ready.target, f"worker {self.name}", _ASK_S, security=self._channel)
+        except DeadlineExpired:
+            return None
+        except ColibriError:
+            return False
+        return bool(reply.incarnation == self.incarnation)
+
+    def _given_up(self) -> bool:
+        return self._kill_by is not None and self._clock() >= self._kill_by
+
+    # Another thread
+
+    def _seek(self, record: WorkerRecord) -> None:
+        threading.Thread(
+            target=self._link, args=(record,), name=f"colibri-seek-{self.name}", daemon=True
+        ).start()
+
+    def _link(self, record: WorkerRecord) -> None:
+        """Until an actor on its host has taken it over, or it has ended."""
+        pause_s = _AGAIN_S
+        while not self.ended:
+            try:
+                address = record.host.address
+                self._actors.call("find", self.name, address, timeout_s=2 * ACTOR_S, off=lambda: self.ended)
+                begun: Begun = self._actors.call("adopt", self.name, self.incarnation, timeout_s=2 * SILENT_S)
+            except ColibriError:
+                pass
+            else:
+                if begun.record is not None:
+                    self._actors.log(f"{self._who()} is taken over by a new actor")
+                    self._linked.set()
+                    return
+            self.wait_exit(pause_s)
+            pause_s = min(2 * pause_s, _MAX_AGAIN_S)
 
     def _tell(self, *, force: bool) -> None:
-        actor = self._actor
-        if actor is not None and not self.ended:
-            with contextlib.suppress(Exception):  # a dead actor ends this life without being told
-                actor.end.remote(force)
+        if not self.ended and self._begun:
+            threading.Thread(
+                target=self._tell_now, args=(force,), name=f"colibri-tell-{self.name}", daemon=True
+            ).start()
 
-
-def _plain(error: BaseException) -> str:
-    """One line of what Ray says in many."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    def _tell_now(self, force: bool) -> None:
+        if self._linked.is_set():
+            try:
+                self._actors.call("end", self.name, force, timeout_s=_ASK_S)
+                return
+            except ColibriError:
+                pass  # then without an actor
+        if self._record is not None:
+            endpoint = WorkerEndpoint(self.name, self.incarnation, self._record.ready.target, self._channel)
+            with contextlib.suppress(ColibriError):  # it has ended, or hangs: then its lease will end
+                end_worker(endpoint, _ASK_S, at_once=force)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from colibri.errors import InvalidInput
 
@@ -33,7 +34,9 @@ class Seating:
 @dataclass(frozen=True, slots=True)
 class RayOptions:
     """address: as in ray.init ('auto': the cluster that this host belongs to). place_s: seconds until a shortage of
-    places is reported. hosts: that the workers of the start must at least be spread over. gpus: of each worker."""
+    places is reported. lease_s: a worker that no coordinator has called for so long ends itself. state: folder of the
+    coordinator, in which the next one finds the workers (None: it does not). hosts: that the workers of the start must
+    at least be spread over. gpus: of each worker."""
 
     address: str = "auto"
     seating: Seating = field(default_factory=Seating)
@@ -41,7 +44,11 @@ class RayOptions:
     hosts: int = 1
     gpus: int = 0
     place_s: float = 120.0
+    lease_s: float = 600.0
+    state: Path | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.place_s <= 86400:
             raise InvalidInput("place_s", "above 0, up to 86400", self.place_s)
+        if not 1 <= self.lease_s <= 86400:
+            raise InvalidInput("lease_s", "1 to 86400", self.lease_s)

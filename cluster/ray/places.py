@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,7 @@ class Places:
     Ray itself waits for resources without a bound or a word; `wait` has both.
     """
 
-    def __init__(self, options: RayOptions, clock: Clock) -> None:
+    def __init__(self, options: RayOptions, clock: Clock = time.monotonic) -> None:
         self._options = options
         self._clock = clock
         self._lock = threading.Lock()
@@ -49,6 +50,11 @@ class Places:
                 raise self.shortage(name)
         if not cancelled() and name in self._start:
             self._assign(group)
+
+    def has(self, name: str) -> bool:
+        """Whether a place is kept for it."""
+        with self._lock:
+            return name in self._groups
 
     def strategy(self, name: str) -> Any:
         """For the options of an actor."""

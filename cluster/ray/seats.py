@@ -2,8 +2,9 @@
 
 A host with N places has N seats, each a lock file; who holds the lock has the seat's share of the host's pinning
 plan, and the kernel takes the lock from a process that ends. So workers of one host never share cores, whichever of
-them Ray starts first, and again after any restart. What keeps workers of several deployments apart are the CPU claims
-(`expert_service.cpu_claims`), which a seat's place is bound with.
+them Ray starts first, and again after any restart. Beside the lock lies a record of the worker that sits there
+(`record`), by which whoever comes after a lost actor finds it. What keeps workers of several deployments apart are the
+CPU claims (`expert_service.cpu_claims`), which a seat's place is bound with.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from colibri.cluster.pinning_plan import Wanted, WorkerPlace, plan_pinning
 from colibri.cluster.ray.options import Seating
+from colibri.cluster.ray.record import WorkerRecord, read_record
 from colibri.cluster.topology import Topology
 from colibri.deadline import Clock
 from colibri.errors import Busy, ConfigError
@@ -27,10 +30,11 @@ _AGAIN_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """index: from 0. lock: descriptor that holds it, for as long as this process lives."""
+    """index: from 0. lock: descriptor that holds it, for as long as a process has it open. record: file beside it."""
 
     index: int
     lock: int
+    record: Path
 
 
 def seat_folder(parent: Path | None = None) -> Path:
@@ -62,13 +66,51 @@ def take_seat(
                 continue
             os.ftruncate(lock, 0)
             os.pwrite(lock, str(os.getpid()).encode(), 0)
-            return Seat(index, lock)
+            return Seat(index, lock, _record(folder, index))
         if clock() >= until:
             raise Busy(
                 f"seats: expected a free one of {len(indices)} on this host, got all taken, by processes "
                 f"{', '.join(_owners(folder, indices))}"
             )
         sleep(_AGAIN_S)
+
+
+def sitting(seats: int, folder: Path) -> list[WorkerRecord]:
+    """The workers that sit there now."""
+    found = []
+    for index in range(seats):
+        record = read_record(_record(folder, index))
+        if record is not None and _is_held(folder / f"seat-{index}"):
+            found.append(record)
+    return found
+
+
+def end_record(name: str, folder: Path) -> Path:
+    """File that says how the last life of that worker ended."""
+    return folder / f"ended-{quote(name, safe='')}.json"
+
+
+def log_of(name: str, folder: Path) -> Path:
+    """File of what that worker says."""
+    return folder / f"worker-{quote(name, safe='')}.log"
+
+
+def _record(folder: Path, index: int) -> Path:
+    return folder / f"seat-{index}.json"
+
+
+def _is_held(lock: Path) -> bool:
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def seat_places(topology: Topology, seats: int, seating: Seating, *, gpus: bool) -> tuple[WorkerPlace, ...]:

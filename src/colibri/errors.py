@@ -51,6 +51,16 @@ class ColibriError(Exception):
         self.peer = peer
         self.retry_after_s = retry_after_s
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled whole, whatever the constructor takes."""
+        return _revived, (type(self), self.args, dict(self.__dict__))
+
+
+def _revived(kind: type[ColibriError], args: tuple[object, ...], fields: dict[str, object]) -> ColibriError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
+
 
 class InvalidInput(ColibriError):
     """A value from outside is wrong; names the field, what was expected and what came."""

@@ -28,6 +28,9 @@ def ray_node(seats: int) -> Iterator[None]:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN_PATH", str(folder / "token"))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # Seats and logs of its workers, which are those of a host.
+        (folder / "tmp").mkdir(exist_ok=True)
+        patch.setenv("TMPDIR", str(folder / "tmp"))
         ray = api()
         ray.init(
             address="local",
@@ -40,6 +43,8 @@ def ray_node(seats: int) -> Iterator[None]:
             object_store_memory=100_000_000,
             _temp_dir=str(folder / "t"),
         )
+        # For the processes that a launcher starts.
+        patch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
         try:
             yield
         finally:

@@ -91,6 +91,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="take rows over the network only, also from routers of this host",
     )
     parser.add_argument(
+        "--lease",
+        type=number(1, 86400),
+        default=argparse.SUPPRESS,
+        metavar="S",
+        help="end when no coordinator has called for so many seconds (default: never)",
+    )
+    parser.add_argument(
         "--parent-pid",
         type=integer(1, 1 << 22),
         default=argparse.SUPPRESS,
@@ -146,6 +153,7 @@ def run(args: argparse.Namespace) -> int:
         max_queued=args.max_queued,
         grace_s=args.grace,
         parent_pid=getattr(args, "parent_pid", None),
+        lease_s=getattr(args, "lease", None),
         memory=getattr(args, "memory", None),
         yielding_start=args.yielding_start,
         share_memory=not args.no_shared_memory,

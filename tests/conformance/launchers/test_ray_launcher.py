@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +16,9 @@ from colibri.cluster.ray.launcher import RayLauncher
 from colibri.cluster.ray.options import RayOptions, Spread
 from colibri.errors import DeadlineExpired
 from colibri.placement import spread
-from tests.conformance.launchers.test_launcher import RAY, SEATS, SOON_S, launched
+from tests.conformance.launchers.test_launcher import RAY, SEATS, SOON_S, Launch, launched
 from tests.conftest import TINY
-from tests.support.clusters import eventually, is_alive, kill
+from tests.support.clusters import eventually, kill
 from tests.support.ray_node import ray_node
 
 
@@ -64,18 +64,59 @@ def test_a_later_worker_without_a_place_is_refused_and_the_others_serve_on(
         assert {status.state for status in launch.launcher.status()} == {WorkerState.SERVING}
 
 
-def test_an_actor_that_is_killed_takes_its_worker_along_and_ray_restarts_it(
+def test_a_worker_outlives_its_actor_and_rays_client_and_is_taken_over(
     tiny_mixtral: Path, tmp_path: Path
 ) -> None:
     with launched("ray", tiny_mixtral, tmp_path) as launch:
         before = launch.status("w0")
-        actor = int((Path("/proc") / str(before.pid) / "stat").read_text().rpartition(")")[2].split()[1])
-        assert "WorkerActor" in (Path("/proc") / str(actor) / "cmdline").read_text()
-        kill(actor)
-        eventually(lambda: not is_alive(before.pid), SOON_S, "the worker dies with its actor")
+        for part in ("ray::WorkerActor", "colibri.cluster.ray.driver"):
+            victims = running(part)
+            assert victims
+            launch.log.clear()
+            for pid in victims:
+                kill(pid)
+            eventually(lambda: taken_over(launch, "w0", "w1"), 2 * SOON_S, f"without {part}: {launch.log}")
+            now = launch.status("w0")
+            assert (now.pid, now.incarnation, now.deaths) == (before.pid, before.incarnation, 0)
+        # Its end is told through the actor that took it over.
+        kill(before.pid)
         after = launch.back(before)
-        assert after.deaths == 1
-        assert os.sched_getaffinity(after.pid) == set(after.pin.cpus), "the constructor pinned anew"
+        assert (after.deaths, "SIGKILL" in after.last_error) == (1, True)
+        assert os.sched_getaffinity(after.pid) == set(after.pin.cpus)
+
+
+def running(part: str) -> list[int]:
+    """Processes that this one started, or that those did, with that in their command line."""
+    parents = {int(pid): parent(int(pid)) for pid in os.listdir("/proc") if pid.isdecimal()}
+    return [pid for pid in parents if part in command(pid) and os.getpid() in ancestors(pid, parents)]
+
+
+def ancestors(pid: int, parents: Mapping[int, int]) -> list[int]:
+    found = []
+    while pid := parents.get(pid, 0):
+        found.append(pid)
+    return found
+
+
+def parent(pid: int) -> int:
+    try:
+        return int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def command(pid: int) -> str:
+    try:
+        return (Path("/proc") / str(pid) / "cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def taken_over(launch: Launch, *names: str) -> bool:
+    return all(
+        any(f"worker {name} " in line and "taken over by a new actor" in line for line in launch.log)
+        for name in names
+    )
 
 
 def test_nothing_of_a_request_goes_through_ray() -> None:
@@ -83,4 +124,4 @@ def test_nothing_of_a_request_goes_through_ray() -> None:
     from colibri.cluster.ray.actor import WorkerActor
 
     methods = {name for name in vars(WorkerActor) if not name.startswith("_")}
-    assert methods == {"look", "begin", "wait_end", "end"}
+    assert methods == {"look", "begin", "adopt", "wait_end", "end"}

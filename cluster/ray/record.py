@@ -1,0 +1,83 @@
+"""What is written down of a worker that runs, so that whoever comes later finds it: on its host, and at the
+coordinator."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from colibri.cluster.child import Ready
+from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.cluster.ray.session import Host
+
+#: A record is a few hundred bytes; what is larger is not one.
+_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """deployment: which one it belongs to. fingerprint: of the options it was started with. minder: process that minds
+    it on its host, 0 where that does not matter."""
+
+    deployment: str
+    fingerprint: str
+    name: str
+    ready: Ready
+    place: WorkerPlace
+    host: Host
+    minder: int = 0
+
+    @property
+    def incarnation(self) -> int:
+        return self.ready.incarnation
+
+    def fields(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> WorkerRecord:
+        """Raises KeyError, TypeError or ValueError for what is no record."""
+        place = dict(fields["place"])
+        place["cpus"] = tuple(int(cpu) for cpu in place["cpus"])
+        return cls(
+            str(fields["deployment"]),
+            str(fields["fingerprint"]),
+            str(fields["name"]),
+            Ready(**fields["ready"]),
+            WorkerPlace(**place),
+            Host(**fields["host"]),
+            int(fields["minder"]),
+        )
+
+
+def write_whole(path: Path, fields: Mapping[str, Any]) -> None:
+    """As JSON that only this user reads; a reader sees the old or the new, never half of it."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+        json.dump(fields, file)
+    draft.replace(path)
+
+
+def read_fields(path: Path) -> dict[str, Any] | None:
+    """None where there is nothing, or something else."""
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_MAX_BYTES))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def read_record(path: Path) -> WorkerRecord | None:
+    """None where there is none."""
+    fields = read_fields(path)
+    if fields is None:
+        return None
+    try:
+        return WorkerRecord.of(fields)
+    except (KeyError, TypeError, ValueError):
+        return None

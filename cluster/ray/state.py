@@ -1,0 +1,101 @@
+"""What the coordinator of a Ray deployment writes down, so that the next one takes its workers over: a file of its
+machine."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import threading
+from pathlib import Path
+
+from colibri.cluster.ray.record import WorkerRecord, read_fields, write_whole
+from colibri.errors import ConfigError
+
+_FILE = "workers.json"
+_LOCK = "coordinator.lock"
+
+
+class DeploymentState:
+    """folder: of the deployment; None: nothing is kept. Belongs to one process at a time. Any thread may call.
+
+    Raises ConfigError where another coordinator has it."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._path = None if folder is None else folder / _FILE
+        self._lock = threading.Lock()
+        self._held = -1
+        found = {}
+        if folder is not None:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._held = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self._held)
+                raise ConfigError(
+                    "state", "a folder of this coordinator alone", f"{folder}, another's"
+                ) from None
+            found = read_fields(folder / _FILE) or {}
+        self.deployment = str(found.get("deployment") or secrets.token_hex(8))
+        self._workers = _records(found.get("workers"))
+        given = [record.incarnation for record in self._workers.values()]
+        stored = found.get("incarnation")
+        #: The largest that any coordinator gave.
+        self._incarnation = max([stored if isinstance(stored, int) else 0, *given], default=0)
+
+    @property
+    def workers(self) -> dict[str, WorkerRecord]:
+        with self._lock:
+            return dict(self._workers)
+
+    @property
+    def incarnation(self) -> int:
+        return self._incarnation
+
+    def begun(self, incarnation: int) -> None:
+        """It is given: no other coordinator gives it again."""
+        with self._lock:
+            self._incarnation = max(self._incarnation, incarnation)
+            self._write()
+
+    def note(self, record: WorkerRecord) -> None:
+        with self._lock:
+            self._workers[record.name] = record
+            self._write()
+
+    def ended(self, name: str, incarnation: int) -> None:
+        """That life of it is over."""
+        with self._lock:
+            present = self._workers.get(name)
+            if present is not None and present.incarnation == incarnation:
+                del self._workers[name]
+                self._write()
+
+    def close(self) -> None:
+        """Another one may have the folder. May be called twice."""
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
+
+    def _write(self) -> None:
+        if self._path is not None and self._held >= 0:
+            write_whole(
+                self._path,
+                {
+                    "deployment": self.deployment,
+                    "incarnation": self._incarnation,
+                    "workers": {name: record.fields() for name, record in self._workers.items()},
+                },
+            )
+
+
+def _records(fields: object) -> dict[str, WorkerRecord]:
+    """Those that can be read: one that cannot belongs to another version, whose workers' lease will end."""
+    found = {}
+    for name, each in fields.items() if isinstance(fields, dict) else ():
+        try:
+            found[str(name)] = WorkerRecord.of(each)
+        except (KeyError, TypeError, ValueError):
+            continue
+    return found
