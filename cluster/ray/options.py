@@ -34,7 +34,7 @@ class Seating:
 @dataclass(frozen=True, slots=True)
 class RayOptions:
     """address: as in ray.init ('auto': the cluster that this host belongs to). place_s: seconds until a shortage of
-    places is reported. lease_s: a worker that no coordinator has called for so long ends itself. state: folder of the
+    places is reported. lease_s: a worker that no coordinator has called for so long ends itself. state: file of the
     coordinator, in which the next one finds the workers (None: it does not). hosts: that the workers of the start must
     at least be spread over. gpus: of each worker."""
 

@@ -12,31 +12,28 @@ from pathlib import Path
 from colibri.cluster.ray.record import WorkerRecord, read_fields, write_whole
 from colibri.errors import ConfigError
 
-_FILE = "workers.json"
-_LOCK = "coordinator.lock"
-
 
 class DeploymentState:
-    """folder: of the deployment; None: nothing is kept. Belongs to one process at a time. Any thread may call.
+    """path: the file; None: nothing is kept. It belongs to one process at a time. Any thread may call.
 
     Raises ConfigError where another coordinator has it."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self._path = None if folder is None else folder / _FILE
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
         self._lock = threading.Lock()
         self._held = -1
         found = {}
-        if folder is not None:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._held = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if path is not None:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._held = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(self._held)
                 raise ConfigError(
-                    "state", "a folder of this coordinator alone", f"{folder}, another's"
+                    "--state", "a file of this coordinator alone", f"{path}, another's"
                 ) from None
-            found = read_fields(folder / _FILE) or {}
+            found = read_fields(path) or {}
         self.deployment = str(found.get("deployment") or secrets.token_hex(8))
         self._workers = _records(found.get("workers"))
         given = [record.incarnation for record in self._workers.values()]
@@ -73,7 +70,7 @@ class DeploymentState:
                 self._write()
 
     def close(self) -> None:
-        """Another one may have the folder. May be called twice."""
+        """Another one may have the file. May be called twice."""
         if self._held >= 0:
             os.close(self._held)
             self._held = -1

@@ -13,7 +13,7 @@ from colibri.cli.options import BACKENDS
 from colibri.cli.parser import integer, number
 from colibri.cli.pinning_options import CPU
 from colibri.cli.security_options import launched_secret, worker_tls
-from colibri.cli.state_options import StateOptions, add_state, state_options
+from colibri.cli.state_options import StateOptions, add_state, state_file, state_options
 from colibri.cluster.netns import NetworkPlace
 from colibri.cluster.ray.options import RayOptions, Spread
 from colibri.cluster.rebalance_options import RebalanceMode, RebalanceOptions
@@ -150,6 +150,14 @@ def add_launcher(parser: argparse.ArgumentParser) -> None:
         help="with --launcher ray: seconds until a want of places is an error that says what is needed and what there "
         f"is (default: {RayOptions().place_s:g})",
     )
+    parser.add_argument(
+        "--worker-lease",
+        type=number(1, 86400),
+        default=argparse.SUPPRESS,
+        metavar="S",
+        help="with --launcher ray: workers outlive this process for so many seconds; the next one with the same "
+        f"--state takes them over (default: {RayOptions().lease_s:g})",
+    )
 
 
 def ray_options(args: argparse.Namespace) -> RayOptions | None:
@@ -157,7 +165,7 @@ def ray_options(args: argparse.Namespace) -> RayOptions | None:
     from colibri.errors import ConfigError
 
     if args.launcher == "local":
-        for name in ("ray_address", "spread", "place_timeout"):
+        for name in ("ray_address", "spread", "place_timeout", "worker_lease"):
             if hasattr(args, name):
                 option = f"--{name.replace('_', '-')}"
                 raise ConfigError(option, "--launcher ray beside it", getattr(args, name))
@@ -171,6 +179,8 @@ def ray_options(args: argparse.Namespace) -> RayOptions | None:
         getattr(args, "ray_address", usual.address),
         spread=Spread(getattr(args, "spread", usual.spread.value)),
         place_s=getattr(args, "place_timeout", usual.place_s),
+        lease_s=getattr(args, "worker_lease", usual.lease_s),
+        state=None if (state := state_file(args)) is None else state.with_name(f"{state.name}.workers"),
     )
 
 
@@ -189,7 +199,9 @@ def cluster_options(args: argparse.Namespace) -> ClusterOptions:
             raise ConfigError("--link", "auto or grpc, with --worker-netns", args.link)
         check_network_place(place, "--worker-netns")
         networks[worker] = place
-    tls = worker_tls(args)
+    tls, ray = worker_tls(args), ray_options(args)
+    # Beside the file by which the next coordinator finds them, since it must show the same.
+    kept = None if ray is None or ray.state is None else ray.state.with_name(f"{ray.state.name}.secret")
     return ClusterOptions(
         policy=FailoverPolicy(hedge=not args.no_hedge, hedge_budget=args.hedge_budget),
         memory=getattr(args, "worker_memory", None),
@@ -198,9 +210,9 @@ def cluster_options(args: argparse.Namespace) -> ClusterOptions:
         restart_pause_s=args.restart_pause,
         rebalance=RebalanceOptions(RebalanceMode(args.rebalance), args.rebalance_interval),
         tls=tls,
-        secret=launched_secret(args) if tls is None else None,
+        secret=launched_secret(args, kept) if tls is None else None,
         insecure=args.insecure,
-        ray=ray_options(args),
+        ray=ray,
         gpu=gpu_options(args, ",".join(args.device), on_gpu=args.device != (CPU,)),
         experts_on=getattr(args, "experts_on", None),
         backends=_backends(args),

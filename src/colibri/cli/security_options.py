@@ -72,11 +72,16 @@ def worker_secret(args: argparse.Namespace) -> PlaneSecret | None:
     return PlaneSecret.read(args.worker_secret_file, SECRET_FILE) if hasattr(args, SECRET) else None
 
 
-def launched_secret(args: argparse.Namespace) -> PlaneSecret:
-    """Of workers that this process starts: a new one, unless a file keeps it. Raises ConfigError, naming the option."""
+def launched_secret(args: argparse.Namespace, kept: Path | None = None) -> PlaneSecret:
+    """Of workers that this process starts: a new one, unless a file keeps it; kept: that file, where no option names
+    one. Raises ConfigError, naming the option."""
     from colibri.security.plane_secret import PlaneSecret, kept_secret
 
-    return kept_secret(args.worker_secret_file, SECRET_FILE) if hasattr(args, SECRET) else PlaneSecret.draw()
+    file = getattr(args, SECRET, kept)
+    if file is None:
+        return PlaneSecret.draw()
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return kept_secret(file, SECRET_FILE)
 
 
 def demanded_secret(args: argparse.Namespace) -> PlaneSecret | None:
