@@ -77,11 +77,12 @@ def launched_secret(args: argparse.Namespace, kept: Path | None = None) -> Plane
     one. Raises ConfigError, naming the option."""
     from colibri.security.plane_secret import PlaneSecret, kept_secret
 
-    file = getattr(args, SECRET, kept)
-    if file is None:
+    if hasattr(args, SECRET):
+        return kept_secret(args.worker_secret_file, SECRET_FILE)
+    if kept is None:
         return PlaneSecret.draw()
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return kept_secret(file, SECRET_FILE)
+    kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return kept_secret(kept, SECRET_FILE)
 
 
 def demanded_secret(args: argparse.Namespace) -> PlaneSecret | None:
