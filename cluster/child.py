@@ -168,7 +168,8 @@ class WorkerProcess:
     @property
     def said(self) -> str:
         """The last lines of its stderr, as one."""
-        return " | ".join(self._tail)
+        with self._changed:
+            return " | ".join(self._tail)
 
     def _signal(self, number: signal.Signals) -> None:
         with self._changed:
@@ -179,7 +180,8 @@ class WorkerProcess:
                     return  # it has just ended; the watcher will say so
 
     def _last_words(self) -> str:
-        return f"; it said: {self.said}" if self._tail else ""
+        said = self.said
+        return f"; it said: {said}" if said else ""
 
     def _watch(self) -> None:
         stdout, stderr = self._process.stdout, self._process.stderr
@@ -225,7 +227,8 @@ class WorkerProcess:
             self._changed.notify_all()
 
     def _take_complaint(self, line: str) -> None:
-        self._tail.append(line)
+        with self._changed:
+            self._tail.append(line)
         self._log(f"{self.name}: {line}")
 
 

@@ -182,13 +182,20 @@ class _Calls:
     """Calls to several workers side by side, each on a thread of its own. `failures`: by worker, as they come."""
 
     def __init__(self, calls: Mapping[str, Callable[[], None]]) -> None:
-        self.failures: dict[str, ColibriError] = {}
+        self._lock = threading.Lock()
+        self._failures: dict[str, ColibriError] = {}
         self._threads = [
             threading.Thread(target=self._run, args=(name, call), name=f"colibri-change-{name}", daemon=True)
             for name, call in calls.items()
         ]
         for thread in self._threads:
             thread.start()
+
+    @property
+    def failures(self) -> Mapping[str, ColibriError]:
+        """Those of this moment."""
+        with self._lock:
+            return dict(self._failures)
 
     def done(self, timeout_s: float) -> bool:
         """Whether all have ended within `timeout_s`."""
@@ -201,6 +208,10 @@ class _Calls:
         try:
             call()
         except ColibriError as error:
-            self.failures[name] = error
+            self._failed(name, error)
         except Exception as error:  # of ours; the change fails, the thread that waits does not hang
-            self.failures[name] = ColibriError(f"worker {name}: {error!r}", peer=name)
+            self._failed(name, ColibriError(f"worker {name}: {error!r}", peer=name))
+
+    def _failed(self, name: str, error: ColibriError) -> None:
+        with self._lock:
+            self._failures[name] = error

@@ -1,29 +1,65 @@
-"""Placement epochs a worker still serves."""
+"""Placement epochs a worker still serves, and how far they may move."""
 
 from __future__ import annotations
 
 import threading
 
-from colibri.errors import StaleEpoch
+from colibri.errors import InvalidInput, StaleEpoch
+
+#: How far beyond the newest epoch that a caller has named the next one may lie. A deployment counts its changes one by
+#: one: a worker that was away for a million of them is started anew.
+AHEAD = 1 << 20
+#: Of the first epoch that a worker hears of.
+MOST_FIRST = (1 << 32) - 1
 
 
 class Epochs:
-    """Serves every epoch from `oldest` on: old and new placements side by side until the old is retired."""
+    """Serves every epoch from `oldest` on: old and new placements side by side until the old is retired.
+
+    Load, Retire and requests name epochs. None may lie far beyond those before it: one wrong number must not make the
+    worker refuse all that follows. Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._oldest = 0
+        self._newest = 0
 
     @property
     def oldest(self) -> int:
         return self._oldest
 
-    def retire_below(self, epoch: int) -> None:
-        """Never goes back; 0 changes nothing."""
-        with self._lock:
-            self._oldest = max(self._oldest, epoch)
+    @property
+    def newest(self) -> int:
+        """That a caller has named; 0: none has."""
+        return self._newest
 
     def check(self, epoch: int) -> None:
-        """Raises StaleEpoch, naming both."""
+        """Changes nothing. Raises StaleEpoch, naming both; InvalidInput for one that is too far ahead."""
         if epoch < self._oldest:
             raise StaleEpoch(f"epoch: expected at least {self._oldest}, the oldest still served, got {epoch}")
+        if epoch > self._newest:
+            self._check_ahead(epoch, "epoch")
+
+    def name(self, epoch: int) -> None:
+        """One that was checked, of a call that is well-formed: later ones may go so much further."""
+        if epoch > self._newest:
+            with self._lock:
+                self._newest = max(self._newest, epoch)
+
+    def check_retire(self, epochs_below: int) -> None:
+        """Changes nothing. Raises InvalidInput for one that is too far ahead."""
+        self._check_ahead(epochs_below, "epochs_below")
+
+    def retire_below(self, epoch: int) -> None:
+        """One that was checked. Never goes back; 0 changes nothing."""
+        with self._lock:
+            self._oldest = max(self._oldest, epoch)
+            self._newest = max(self._newest, epoch)
+
+    def _check_ahead(self, epoch: int, field: str) -> None:
+        newest = self._newest
+        most = newest + AHEAD if newest else MOST_FIRST
+        if epoch > most:
+            why = f", {AHEAD} beyond the newest that was named ({newest})" if newest else ""
+            raise InvalidInput(field, f"at most {most}{why}", epoch)

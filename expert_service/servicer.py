@@ -142,10 +142,12 @@ class ExpertServicer:
         self, request: expert_pb2.LoadRequest, context: grpc.ServicerContext
     ) -> Iterator[expert_pb2.LoadProgress]:
         self._hear()
+        keys = _keys(request.experts)
+        self._store.check(keys)
         self._worker.epochs.check(request.epoch)
         if self._worker.faults is not None:
             self._worker.faults.at_load()
-        keys = _keys(request.experts)
+        self._worker.epochs.name(request.epoch)
         steps = self._store.load_steps(keys, self._packer if request.yielding else None)
         for step in iterate_lowered(steps) if request.yielding else steps:
             self._hear()
@@ -178,6 +180,7 @@ class ExpertServicer:
         self._hear()
         keys = _keys(request.experts)
         self._store.check(keys)
+        self._worker.epochs.check_retire(request.epochs_below)
         self._worker.epochs.retire_below(request.epochs_below)
         return expert_pb2.RetireReply(bytes_freed=self._store.unload(keys))
 

@@ -239,6 +239,7 @@ class ExchangeStream:
         if worker.draining.is_set():
             raise ShuttingDown(f"{worker.name} is shutting down")
         check_forward(header, worker.limits)
+        worker.epochs.name(header.epoch)
 
     def _cancel(self, key: Key) -> None:
         if self._worker.queue.cancel(self._lane, key):

@@ -192,7 +192,7 @@ class Fleet:
 
     def check_links(self) -> None:
         """Notices links that ended while nobody used them."""
-        for peer in list(self._peers.values()):
+        for peer in self.present().values():
             connection = peer.connection
             if connection is not None:
                 connection.check()

@@ -6,6 +6,7 @@ Kept for each worker by message size, in powers of two of its entries. Nothing h
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
 
 from colibri.router_service.policy import FailoverPolicy
@@ -37,6 +38,7 @@ class Window:
 
     __slots__ = (
         "_exact",
+        "_forgotten",
         "_measured",
         "_model",
         "count",
@@ -53,6 +55,7 @@ class Window:
         self._exact = [0.0] * EXACT_SAMPLES
         self.count = 0
         self.exact_count = 0
+        self._forgotten = 0
         self.hedge_after = math.inf
         self.deadline_after = math.inf
 
@@ -74,16 +77,18 @@ class Window:
     def last_exact(self, most: int) -> list[float]:
         """Up to so many of the last exact ones, in no order."""
         count = self.exact_count
-        return [
-            self._exact[n % EXACT_SAMPLES] for n in range(max(0, count - min(most, EXACT_SAMPLES)), count)
-        ]
+        first = max(self._forgotten, count - min(most, EXACT_SAMPLES))
+        return [self._exact[n % EXACT_SAMPLES] for n in range(first, count)]
 
     def median(self) -> float:
         """Of the exact ones; 0 of too few."""
-        return quantile(self.last_exact(EXACT_SAMPLES), 0.5) if self.exact_count >= _ENOUGH else 0.0
+        exact = self.last_exact(EXACT_SAMPLES)
+        return quantile(exact, 0.5) if len(exact) >= _ENOUGH else 0.0
 
     def forget_exact(self) -> None:
-        self.exact_count = 0
+        """What came before is no evidence any more. The count itself goes on: a thread that is just adding to it would
+        bring back what was forgotten."""
+        self._forgotten = self.exact_count
 
 
 class LatencyModel:
@@ -94,26 +99,33 @@ class LatencyModel:
 
     expected: 99th percentiles of workers like this one, by size, which are believed until it has answered often enough
     itself.
+
+    Any thread may add to a window or read bounds. What is measured of all sizes belongs to a lock.
     """
 
     def __init__(self, policy: FailoverPolicy, expected: Mapping[int, float] | None = None) -> None:
         self._policy = policy
         self._expected = dict(expected or {})
-        #: 99th percentile of each size that was measured.
+        self._lock = threading.Lock()
+        #: 99th percentile of each size that was measured. Of the lock.
         self._usual: dict[int, float] = {}
         self.windows = tuple(Window(self, size) for size in range(_SIZES))
-        self._bound_cold()
+        with self._lock:
+            self._bound_cold()
 
     def usual(self) -> dict[int, float]:
         """99th percentile of each size that was measured, seconds."""
-        return dict(self._usual)
+        with self._lock:
+            return dict(self._usual)
 
     def refresh(self, window: Window) -> None:
         """Computes a size's bounds from its last answers; those of unmeasured sizes now and then."""
-        usual = self._usual[window.size] = quantile(window.measured(), 0.99)
-        window.hedge_after, window.deadline_after = self._bounds(usual, 0.0)
-        if window.count % SAMPLES == WARM_SAMPLES:
-            self._bound_cold()
+        usual = quantile(window.measured(), 0.99)
+        with self._lock:
+            self._usual[window.size] = usual
+            window.hedge_after, window.deadline_after = self._bounds(usual, 0.0)
+            if window.count % SAMPLES == WARM_SAMPLES:
+                self._bound_cold()
 
     def forget_exact(self) -> None:
         for window in self.windows:
@@ -124,6 +136,7 @@ class LatencyModel:
         return quantile([value for window in self.windows for value in window.measured()], q)
 
     def _bound_cold(self) -> None:
+        """Under the lock."""
         measured = self._usual
         cold = self._policy.deadline_cold_s
         for size, window in enumerate(self.windows):

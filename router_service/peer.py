@@ -113,7 +113,7 @@ class Peer:
     def forget_slowness(self) -> None:
         """It answers well again: what was measured before is no evidence any more."""
         self.latency.forget_exact()
-        self._judged_at = [0] * len(self.latency.windows)
+        self._judged_at = [window.exact_count for window in self.latency.windows]
 
     def report(self) -> WorkerHealth:
         connection = self.connection

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from colibri.errors import InvalidInput, NumericsMismatch, StaleEpoch
+from colibri.expert_service.epochs import AHEAD
 from colibri.expert_service.execute import run_units
 from colibri.expert_service.store import WeightStore
 from colibri.kernels.api import F32, Array, ComputeMode, UnitBatch
@@ -298,6 +299,36 @@ def test_handshake(client: WorkerClient, tiny_mixtral: Path) -> None:
         error = from_rpc_error(failure(lambda changes=changes: shake(**changes)), "w0")  # type: ignore[misc]
         assert isinstance(error, NumericsMismatch)
         assert (error.message, error.retryable, error.peer) == (message, False, "w0")
+
+
+def test_absurd_epochs_change_nothing(tiny_mixtral: Path, tmp_path: Path) -> None:
+    """One wrong number would make the worker refuse all that follows, for good."""
+    with worker_process(tiny_mixtral, f"unix:{tmp_path}/w.sock") as worker:
+        client = WorkerClient(worker.target, limits_of(tiny_mixtral, "fp32"))
+        try:
+            absurd_epochs(client)
+        finally:
+            client.close()
+
+
+def absurd_epochs(client: WorkerClient) -> None:
+    client.load(epoch=1)
+    everything = all_experts(client.limits)
+    for number, epoch in enumerate((1 << 40, (1 << 64) - 1, 2 + AHEAD), start=1):
+        retire = expert_pb2.RetireRequest(epochs_below=epoch, experts=everything)
+        error = from_rpc_error(
+            failure(lambda retire=retire: client.stub.Retire(retire, timeout=WAIT_S)), "w0"
+        )  # type: ignore[misc]
+        assert isinstance(error, InvalidInput)
+        assert error.message.startswith(f"epochs_below: expected at most {1 + AHEAD}, ")
+        error = from_rpc_error(failure(lambda epoch=epoch: client.load(epoch=epoch)), "w0")  # type: ignore[misc]
+        assert isinstance(error, InvalidInput)
+        assert error.message.startswith(f"epoch: expected at most {1 + AHEAD}, ")
+        refused = client.call(client.request(number, epoch=epoch))
+        assert refused.header.kind == expert_pb2.FRAME_KIND_ERROR
+    status = client.status()
+    assert (status.experts_loaded, status.epoch_min) == (len(everything), 0)
+    assert client.call(client.request(9, epoch=1)).header.kind == expert_pb2.FRAME_KIND_RESULT
 
 
 def test_load_and_retire(tiny_mixtral: Path, tmp_path: Path) -> None:

@@ -72,15 +72,15 @@ def worker_secret(args: argparse.Namespace) -> PlaneSecret | None:
     return PlaneSecret.read(args.worker_secret_file, SECRET_FILE) if hasattr(args, SECRET) else None
 
 
-def launched_secret(args: argparse.Namespace, kept: Path | None = None) -> PlaneSecret:
-    """Of workers that this process starts: a new one, unless a file keeps it; kept: that file, where no option names
-    one. Raises ConfigError, naming the option."""
-    from colibri.security.plane_secret import PlaneSecret, kept_secret
+def launched_secret(args: argparse.Namespace, kept: Path | None = None) -> PlaneSecret | None:
+    """Of workers that this process starts, where a file keeps it; kept: that file, where no option names one. None: a
+    new one is to be drawn. Raises ConfigError, naming the option."""
+    from colibri.security.plane_secret import kept_secret
 
     if hasattr(args, SECRET):
         return kept_secret(args.worker_secret_file, SECRET_FILE)
     if kept is None:
-        return PlaneSecret.draw()
+        return None
     kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return kept_secret(kept, SECRET_FILE)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from pathlib import Path
 
 #: An absolute path, also behind "unix:" and "file:", up to what ends one in our texts.
@@ -19,6 +20,8 @@ _BEARER = re.compile(r"(?i)\b(bearer)\s+[\w.~+/=-]{16,}")
 _TOKEN = re.compile(r"\bclb_[\w-]+")
 #: Folders that are known to hold what a server works with: their names may contain anything.
 _hidden: tuple[str, ...] = ()
+#: Of those who add to it; readers take it as it is.
+_hiding = threading.Lock()
 
 
 def hide(*places: Path | str) -> None:
@@ -26,8 +29,9 @@ def hide(*places: Path | str) -> None:
     their names, which look like the end of a path."""
     global _hidden
     found = {form for place in places for form in _forms(str(place))}
-    # The longest first: one may lie in another.
-    _hidden = tuple(sorted({*_hidden, *found} - {"", "/", "."}, key=lambda name: (-len(name), name)))
+    with _hiding:
+        # The longest first: one may lie in another.
+        _hidden = tuple(sorted({*_hidden, *found} - {"", "/", "."}, key=lambda name: (-len(name), name)))
 
 
 def _forms(place: str) -> set[str]:

@@ -44,6 +44,7 @@ SECURITY = (
     "worker_tls_cert",
     "worker_tls_key",
     "worker_tls_name",
+    "worker_secret_file",
 )
 
 

@@ -12,13 +12,17 @@ from colibri.cli.parser import Parser
 from colibri.cli.security_options import (
     channel_security,
     check_called,
+    demanded_secret,
+    launched_secret,
     plane_security,
     server_security,
+    worker_secret,
     worker_tls,
 )
 from colibri.cli.verbs import build_parser
 from colibri.errors import ConfigError
 from colibri.security.channel import ChannelSecurity
+from colibri.security.plane_secret import PlaneSecret
 from colibri.security.server import ServerSecurity
 from tests.support.pki import Pki
 
@@ -95,6 +99,44 @@ def test_the_workers_plane(pki: Pki) -> None:
     assert worker_tls(parsed("serve", "m")) is None
     router = parsed("router", "m", "--expert=h:1", *argv[:3], argv[5])
     assert plane_security(router) == channel
+
+
+def test_a_secret(tmp_path: Path) -> None:
+    kept = f"--worker-secret-file={tmp_path / 'secret'}"
+    made = launched_secret(parsed("serve", "m", kept))
+    assert made is not None
+    assert cluster_options(parsed("serve", "m", kept)).secret == made
+    assert cluster_options(parsed("serve", "m")).secret is None  # a new one is drawn
+    assert worker_secret(parsed("router", "m", "--expert=h:1", kept)) == made
+    assert worker_secret(parsed("chaos", "plan", kept)) == made
+    assert demanded_secret(parsed("expert", "m", kept)) == made
+    handed = made.hand_over()
+    assert demanded_secret(parsed("expert", "m", f"--worker-secret-fd={handed}")) == made
+    assert demanded_secret(parsed("expert", "m")) is None
+
+
+def test_a_secret_that_cannot_be(pki: Pki, tmp_path: Path) -> None:
+    kept = f"--worker-secret-file={tmp_path / 'secret'}"
+    absent = f"--worker-secret-file: expected a file that can be read, got {tmp_path / 'secret'}"
+    for verb in (["router", "m", "--expert=h:1"], ["expert", "m"]):  # they make none
+        read = worker_secret if verb[0] == "router" else demanded_secret
+        with pytest.raises(ConfigError) as caught:
+            read(parsed(*verb, kept))
+        assert caught.value.message.startswith(absent)
+    (tmp_path / "secret").write_text(PlaneSecret.draw().text)
+    for argv, text in (
+        (
+            ["expert", "m", kept, "--worker-secret-fd=5"],
+            "--worker-secret-file: expected none beside --worker-secret-fd",
+        ),
+        (
+            ["serve", "m", kept, f"--worker-ca={pki.ca}"],
+            "--worker-secret-file: expected none beside --worker-ca, by which callers are known",
+        ),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            (demanded_secret if argv[0] == "expert" else plane_security)(parsed(*argv))
+        assert caught.value.message.startswith(text)
 
 
 def test_a_plane_that_cannot_be(pki: Pki) -> None:
