@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from colibri.errors import ConfigError, StaleEpoch
+from colibri.errors import ConfigError
 from colibri.expert_service.config import WorkerConfig
 from colibri.expert_service.counters import Counters, Counts
-from colibri.expert_service.epochs import Epochs
 
 RIGHT: dict[str, Any] = {
     "model": Path("m"),
@@ -46,19 +45,6 @@ def test_right_values() -> None:
 def test_wrong_values(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"^{field}: expected"):
         WorkerConfig(**(RIGHT | {field: value}))
-
-
-def test_epochs() -> None:
-    epochs = Epochs()
-    epochs.check(0)
-    epochs.retire_below(5)
-    epochs.check(5)
-    epochs.check(1 << 60)
-    with pytest.raises(StaleEpoch, match="epoch: expected at least 5, the oldest still served, got 4"):
-        epochs.check(4)
-    epochs.retire_below(0)
-    epochs.retire_below(3)
-    assert epochs.oldest == 5
 
 
 def test_counters() -> None:
