@@ -14,7 +14,11 @@ MAX_TEXT_BYTES = 1 << 20
 
 def checked_ids(field: str, ids: Iterable[int], vocab: int) -> U32:
     """uint32; each is below `vocab`. Raises InvalidInput naming the first that is not."""
-    array = np.array(list(ids), dtype=np.uint32)
+    return check_in_vocab(field, np.array(list(ids), dtype=np.uint32), vocab)
+
+
+def check_in_vocab(field: str, array: U32, vocab: int) -> U32:
+    """The array itself. Raises InvalidInput naming the first id that is not below `vocab`."""
     wrong = np.flatnonzero(array >= vocab)
     if len(wrong):
         raise InvalidInput(f"{field}[{wrong[0]}]", f"a token id from 0 to {vocab - 1}", int(array[wrong[0]]))

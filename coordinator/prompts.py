@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from colibri.coordinator.field_checks import check_bytes, checked_ids
+from colibri.coordinator.field_checks import (
+    MAX_TEXT_BYTES,
+    check_bytes,
+    check_in_vocab,
+    checked_ids,
+)
 from colibri.deadline import Deadline
 from colibri.errors import InvalidInput
 from colibri.kernels.api import U32
-from colibri.models.chat import MAX_MESSAGES
 from colibri.models.chat_renderer import ChatRenderer
 from colibri.models.tokenizer import Tokenizer
 from colibri.v1 import generation_pb2 as pb
+
+#: Of a chat.
+MAX_MESSAGES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +46,37 @@ class PromptEncoder:
             prompt = self._from_ids(message.token_ids, spell=message.echo)
         elif kind == "text":
             field = "text"
-            prompt = self.from_text(message.text, add_special=True)
+            prompt = self.from_text(message.text, add_special=True, most=most, deadline=deadline)
         elif kind == "chat":
             field = "chat"
-            prompt = self.from_chat(message.chat, deadline)
+            prompt = self.from_chat(message.chat, deadline, most)
         else:
             raise InvalidInput("prompt", "text, token_ids or chat", "none of them")
         _check_length(field, len(prompt.ids), most)
         return prompt
 
-    def from_text(self, text: str, *, add_special: bool) -> EncodedPrompt:
+    def from_text(
+        self,
+        text: str,
+        *,
+        add_special: bool,
+        most: int | None = None,
+        deadline: Deadline = Deadline(),  # noqa: B008
+    ) -> EncodedPrompt:
         if self.tokenizer is None:
             raise InvalidInput("prompt", "token_ids, since this model has no tokenizer", "text")
         check_bytes("text", text)
-        ids = self.tokenizer.encode(text, add_special=add_special)
-        return EncodedPrompt(checked_ids("text", ids, self._vocab), text)
+        ids = self.tokenizer.ids(text, add_special, most=most, deadline=deadline)
+        return EncodedPrompt(check_in_vocab("text", ids, self._vocab), text)
 
-    def from_chat(self, chat: pb.Chat, deadline: Deadline) -> EncodedPrompt:
+    def from_chat(self, chat: pb.Chat, deadline: Deadline, most: int | None = None) -> EncodedPrompt:
         """The template writes its own BOS: none is added."""
+        tokenizer, text = self.chat_text(chat, deadline)
+        ids = tokenizer.ids(text, add_special=False, most=most, field="chat", deadline=deadline)
+        return EncodedPrompt(check_in_vocab("chat", ids, self._vocab), text)
+
+    def chat_text(self, chat: pb.Chat, deadline: Deadline) -> tuple[Tokenizer, str]:
+        """What the template makes of a chat, and what encodes it."""
         if self.tokenizer is None or self.chat is None:
             lacks, instead = (
                 ("chat template", "text or ") if self.tokenizer is not None else ("tokenizer", "")
@@ -73,14 +93,15 @@ class PromptEncoder:
             deadline,
         )
         check_bytes("chat", text)
-        ids = self.tokenizer.encode(text, add_special=False)
-        return EncodedPrompt(checked_ids("chat", ids, self._vocab), text)
+        return self.tokenizer, text
 
     def _from_ids(self, message: pb.TokenIds, *, spell: bool) -> EncodedPrompt:
         ids = checked_ids("token_ids.ids", message.ids, self._vocab)
         text = ""
         if spell and self.tokenizer is not None:
-            text = self.tokenizer.decode(ids.tolist(), skip_special=False)
+            text = self.tokenizer.decode(
+                ids, skip_special=False, most_bytes=MAX_TEXT_BYTES, field="token_ids.ids"
+            )
         return EncodedPrompt(ids, text)
 
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import secrets
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from threading import BoundedSemaphore
-from typing import TypeVar
 
 import grpc
 
 import colibri
+from colibri.coordinator import call_size
 from colibri.coordinator.engine import Engine
-from colibri.coordinator.field_checks import checked_ids
+from colibri.coordinator.field_checks import check_bytes, checked_ids
+from colibri.coordinator.lane import Lane
 from colibri.coordinator.prompts import PromptEncoder
 from colibri.coordinator.reader_watch import ReaderWatch
 from colibri.coordinator.replies import to_reply
 from colibri.coordinator.validate import Draws, RequestLimits, check_request_id, to_request
-from colibri.deadline import Clock
+from colibri.deadline import Clock, Deadline
 from colibri.errors import Busy, InvalidInput
 from colibri.models.chat_renderer import ChatRenderer
 from colibri.models.config import MixtralConfig
@@ -32,7 +35,10 @@ from colibri.transport.options import CONTROL_MESSAGE_BYTES
 from colibri.v1 import generation_pb2 as pb
 from colibri.v1 import generation_pb2_grpc
 
-_Reply = TypeVar("_Reply", pb.TokenizeReply, pb.DetokenizeReply)
+#: Ids of one Detokenize, where the context holds no more.
+MAX_IDS = 1 << 17
+#: Tokens put into a reply at once, so that other threads get in between.
+_SLICE = 4096
 #: Calls that the server takes beyond the streams of answers: Abort is heard even when all of them are taken.
 UNARY_CALLS = 8
 
@@ -78,6 +84,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         self._streams = 2 * engine.options.max_running + engine.options.max_queued
         self._free = BoundedSemaphore(self._streams)
         self._watch = ReaderWatch(reader_timeout_s)
+        self._large = Lane("large texts")
 
     @property
     def max_calls(self) -> int:
@@ -102,15 +109,17 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         if not self._free.acquire(blocking=False):
             raise Busy(f"{self._streams} answers are being read; no more are started now", retry_after_s=1.0)
         try:
-            asked = to_request(
-                request,
-                self._limits,
-                self._prompts.tokenizer,
-                deadline_of(context, self._clock),
-                self._draws,
-                self._prompts.chat,
-            )
-            handle = self._engine.submit(asked)
+            deadline = deadline_of(context, self._clock)
+            with self._turn(call_size.of_generate(request, self._engine.context), context, deadline):
+                asked = to_request(
+                    request,
+                    self._limits,
+                    self._prompts.tokenizer,
+                    deadline,
+                    self._draws,
+                    self._prompts.chat,
+                )
+                handle = self._engine.submit(asked)
             # A client that goes away, or was gone already, takes its request along.
             if not context.add_callback(handle.cancel):
                 handle.cancel()
@@ -149,28 +158,51 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
 
     def Tokenize(self, request: pb.TokenizeRequest, context: grpc.ServicerContext) -> pb.TokenizeReply:
         tokenizer = self._need_tokenizer()
+        deadline = deadline_of(context, self._clock)
         kind = request.WhichOneof("input")
-        if kind == "text":
-            add_special = not request.HasField("add_special") or request.add_special
-            prompt = self._prompts.from_text(request.text, add_special=add_special)
-        elif kind == "chat":
-            if request.HasField("add_special"):
-                raise InvalidInput(
-                    "add_special", "unset with a chat, whose template decides", request.add_special
-                )
-            prompt = self._prompts.from_chat(request.chat, deadline_of(context, self._clock))
-        else:
-            raise InvalidInput("input", "text or chat", "neither")
-        ids = prompt.ids.tolist()
-        spelled = {each: tokenizer.decode([each], skip_special=False) for each in set(ids)}
-        return _fitting(kind, pb.TokenizeReply(ids=ids, pieces=[spelled[each] for each in ids]))
+        with self._turn(call_size.of_tokenize(request), context, deadline):
+            if kind == "text":
+                add_special = not request.HasField("add_special") or request.add_special
+                text = request.text
+                check_bytes("text", text)
+            elif kind == "chat":
+                if request.HasField("add_special"):
+                    raise InvalidInput(
+                        "add_special", "unset with a chat, whose template decides", request.add_special
+                    )
+                add_special = False
+                _, text = self._prompts.chat_text(request.chat, deadline)
+            else:
+                raise InvalidInput("input", "text or chat", "neither")
+            found = tokenizer.spelled(text, add_special, CONTROL_MESSAGE_BYTES, field=kind, deadline=deadline)
+            reply = pb.TokenizeReply()
+            for at in range(0, len(found.ids), _SLICE):
+                ids = found.ids[at : at + _SLICE].tolist()
+                reply.ids.extend(ids)
+                reply.pieces.extend(map(found.pieces.__getitem__, ids))
+            return reply
 
     def Detokenize(self, request: pb.DetokenizeRequest, context: grpc.ServicerContext) -> pb.DetokenizeReply:
         tokenizer = self._need_tokenizer()
-        ids = checked_ids("ids", request.ids, self._model.config.vocab).tolist()
-        return _fitting(
-            "ids", pb.DetokenizeReply(text=tokenizer.decode(ids, skip_special=request.skip_special))
-        )
+        deadline = deadline_of(context, self._clock)
+        most = max(MAX_IDS, self._engine.context)
+        if len(request.ids) > most:
+            raise InvalidInput("ids", f"at most {most} ids", f"{len(request.ids)} ids")
+        with self._turn(call_size.of_detokenize(request), context, deadline):
+            ids = checked_ids("ids", request.ids, self._model.config.vocab)
+            # The text's tag and length are part of the message.
+            text = tokenizer.decode(
+                ids, request.skip_special, most_bytes=CONTROL_MESSAGE_BYTES - 8, deadline=deadline
+            )
+            return pb.DetokenizeReply(text=text)
+
+    def _turn(
+        self, size: int, context: grpc.ServicerContext, deadline: Deadline
+    ) -> contextlib.AbstractContextManager[None]:
+        """Large calls are computed one at a time, callers in turn."""
+        if size <= call_size.SHORT_BYTES:
+            return contextlib.nullcontext()
+        return self._large.turn(_caller(context), deadline)
 
     def _need_tokenizer(self) -> Tokenizer:
         if self._prompts.tokenizer is None:
@@ -178,14 +210,15 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         return self._prompts.tokenizer
 
 
-def _fitting(field: str, reply: _Reply) -> _Reply:
-    """Raises InvalidInput naming the request's `field` for a reply that is no message of a control call."""
-    size = reply.ByteSize()
-    if size > CONTROL_MESSAGE_BYTES:
-        raise InvalidInput(
-            field, f"what makes a reply of at most {CONTROL_MESSAGE_BYTES} bytes", f"{size} bytes"
-        )
-    return reply
+def _caller(context: grpc.ServicerContext) -> str:
+    """Whom a call is counted for: the token, the certificate, else the connection."""
+    for key, value in context.invocation_metadata() or ():
+        if key == "authorization":
+            return hashlib.sha256(value if isinstance(value, bytes) else value.encode()).hexdigest()
+    certificate = context.auth_context().get("x509_pem_cert")
+    if certificate:
+        return hashlib.sha256(certificate[0]).hexdigest()
+    return str(context.peer())
 
 
 def _defaults(defaults: GenerationDefaults) -> pb.Defaults:

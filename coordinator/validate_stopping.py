@@ -54,7 +54,8 @@ def stop_strings(stopping: pb.Stopping, *, has_tokenizer: bool) -> tuple[str, ..
             "stopping.stop", f"at most {MAX_STOP_STRINGS} strings", f"{len(stopping.stop)} strings"
         )
     if stopping.stop and not has_tokenizer:
-        raise InvalidInput("stopping.stop", "none, since this model has no tokenizer", list(stopping.stop))
+        shown = [stop[:MAX_STOP_BYTES] for stop in stopping.stop]
+        raise InvalidInput("stopping.stop", "none, since this model has no tokenizer", shown)
     for at, stop in enumerate(stopping.stop):
         size = len(stop.encode())
         if not 1 <= size <= MAX_STOP_BYTES:

@@ -1,114 +1,233 @@
-"""Text to token ids and back, by the `tokenizers` library and the checkpoint's tokenizer.json."""
+"""Text to token ids and back, by the `tokenizers` library and the checkpoint's tokenizer.json.
+
+Texts are encoded in a confined process: what that costs is sized by whoever sends them, the library holds the
+interpreter while it does it, and a regular expression of the checkpoint may never end. Here only short runs of ids are
+decoded, with a decoder that holds no such thing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
 
+from colibri.deadline import Deadline
 from colibri.errors import CheckpointError, InvalidInput
-from colibri.models.added_tokens import add_tokens
+from colibri.kernels.api import U32
 from colibri.models.config import MixtralConfig, wrong
+from colibri.models.confined.process import Confined, Fault, Limits, NoAnswer
 from colibri.models.json_file import read_bounded, read_object
 
 TOKENIZER_NAME = "tokenizer.json"
 CONFIG_NAME = "tokenizer_config.json"
 _MAX_TOKENIZER_BYTES = 128 << 20
 _MAX_CONFIG_BYTES = 16 << 20
-#: Without a model: 24 bits, more than any vocabulary.
-_MOST_IDS = 1 << 24
+#: A MiB of text takes half a second of CPU and 0.4 GiB.
+LIMITS = Limits(load_s=20.0, answer_s=4.0, load_bytes=3 << 30, answer_bytes=1 << 30)
+#: Longer runs of ids are decoded in the confined process.
+_SHORT_IDS = 256
+#: Of a decoded text.
+_MAX_TEXT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """ids with the text of each one that occurs."""
+
+    ids: U32
+    pieces: dict[int, str]
 
 
 class Tokenizer:
-    """A checkpoint's tokenizer; safe to share between threads.
+    """A checkpoint's tokenizer; safe to share between threads. It holds a process: `close` ends it.
+
+    raw: the bytes of tokenizer.json; settings: tokenizer_config.json; where: the file, for errors.
 
     `vocab`: number of ids it knows; `special`: ids of control tokens; `bos`: id or None; `add_bos`: whether a
-    plain text begins with it; `bos_text`, `eos_text`: how these read in a chat template.
+    plain text begins with it; `bos_text`, `eos_text`: how these read in a chat template; `bytes_per_token`: of a text,
+    at most, None where it may be any number.
     """
 
     def __init__(
-        self, inner: tokenizers.Tokenizer, settings: dict[str, Any], config: MixtralConfig | None = None
+        self,
+        raw: bytes,
+        settings: dict[str, Any],
+        config: MixtralConfig | None = None,
+        where: str = TOKENIZER_NAME,
     ) -> None:
-        # Whatever tokenizer.json was saved with: prompts are checked against limits, never cut silently.
-        inner.no_truncation()
-        inner.no_padding()
-        self._inner = inner
-        add_tokens(inner, settings, _MOST_IDS if config is None else config.vocab, CONFIG_NAME)
-        self.vocab = inner.get_vocab_size(with_added_tokens=True)
-        if config is not None:
-            if self.vocab > config.vocab:
-                raise wrong(
-                    "vocabulary", f"at most vocab_size = {config.vocab} tokens", self.vocab, TOKENIZER_NAME
-                )
-            largest = max(inner.get_vocab(with_added_tokens=True).values(), default=0)
-            if largest >= config.vocab:
-                raise wrong("vocabulary", f"ids from 0 to {config.vocab - 1}", largest, TOKENIZER_NAME)
-        if dropout := getattr(inner.model, "dropout", None):
-            raise wrong(
-                "model.dropout", "none, since equal texts must give equal ids", dropout, TOKENIZER_NAME
-            )
-        added = inner.get_added_tokens_decoder()
-        self.special = frozenset(i for i, token in added.items() if token.special)
         self.bos_text = _token_text(settings, "bos_token")
         self.eos_text = _token_text(settings, "eos_token")
-        self.bos = inner.token_to_id(self.bos_text) if self.bos_text else config.bos if config else None
-        self.add_bos = self._bos_rule(settings)
-        # Where set, a control token spelled out in a text stays text, as in transformers.
-        inner.encode_special_tokens = _flag(settings, "split_special_tokens") or False
+        head = {
+            "name": TOKENIZER_NAME,
+            "path": where,
+            "vocab": None if config is None else config.vocab,
+            "bos": None if config is None else config.bos,
+            "bos_text": self.bos_text,
+            "add_bos": _flag(settings, "add_bos_token"),
+            "added": settings.get("added_tokens_decoder"),
+            "split_special": _flag(settings, "split_special_tokens") or False,
+        }
+        self._confined = Confined(
+            TOKENIZER_NAME, "colibri.models.confined.tokenizer_child", (head, raw), LIMITS
+        )
+        facts, decoder = self._confined.first_reply
+        self.vocab: int = facts["vocab"]
+        self.special = frozenset(facts["special"])
+        self.bos: int | None = facts["bos"]
+        self.add_bos: bool = facts["add_bos"]
+        self.bytes_per_token: int | None = facts["bytes_per_token"]
+        try:
+            self._decoder = tokenizers.Tokenizer.from_buffer(decoder)
+        except BaseException as error:
+            raise _librarys(error, where, "a tokenizer", "none") from error
 
     @classmethod
     def load(cls, folder: str | Path, config: MixtralConfig | None = None) -> Tokenizer:
         """From tokenizer.json and, if there is one, tokenizer_config.json of a checkpoint folder.
 
-        Raises CheckpointError if a file is missing, damaged, too large or holds more tokens than the model.
+        Raises CheckpointError if a file is missing, damaged, too large, holds more tokens than the model, or takes too
+        much time or memory.
         """
         path = Path(folder) / TOKENIZER_NAME
         raw = read_bounded(path, _MAX_TOKENIZER_BYTES)
-        try:
-            inner = tokenizers.Tokenizer.from_buffer(raw)
-        except BaseException as error:
-            raise _librarys(error, str(path), "a tokenizer", "none") from error
         settings_path = Path(folder) / CONFIG_NAME
         settings = read_object(settings_path, _MAX_CONFIG_BYTES) if settings_path.exists() else {}
-        return cls(inner, settings, config)
+        return cls(raw, settings, config, str(path))
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes that live."""
+        return self._confined.pids
+
+    def close(self) -> None:
+        """Ends the processes. Nothing may be encoded afterwards."""
+        self._confined.close()
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
-        """Token ids of `text`. Control tokens spelled out in it become their ids, as in transformers, unless the
-        checkpoint sets split_special_tokens.
+        """`ids` as a list."""
+        ids: list[int] = self.ids(text, add_special).tolist()
+        return ids
+
+    def ids(
+        self,
+        text: str,
+        add_special: bool = True,
+        *,
+        most: int | None = None,
+        field: str = "text",
+        deadline: Deadline = Deadline(),  # noqa: B008 - frozen
+    ) -> U32:
+        """Token ids of `text`, at most `most`. Control tokens spelled out in it become their ids, as in transformers,
+        unless the checkpoint sets split_special_tokens.
 
         With `add_special`, the text begins with exactly one BOS if the checkpoint wants one at all: none is
         added before one that is there. Nothing is ever put at the end. Rendered chat templates write their
-        own BOS: pass False. Raises InvalidInput for text that is no valid Unicode.
+        own BOS: pass False. Raises InvalidInput naming `field` for text that is no valid Unicode, is too long or takes
+        too much time or memory, DeadlineExpired, and Busy when others' texts take all the time.
         """
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InvalidInput("text", "valid Unicode without lone surrogates", error.reason) from None
-        try:
-            ids = list(self._inner.encode(text, add_special_tokens=False).ids)
-        except BaseException as error:  # a vocabulary without the unknown token, for one
-            raise _librarys(error, TOKENIZER_NAME, "a tokenizer that takes any text", "an error") from error
-        if add_special and self.add_bos and self.bos is not None and ids[:1] != [self.bos]:
-            ids.insert(0, self.bos)
-        return ids
+        return self._encode(text, add_special, most, field, deadline, None).ids
 
-    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """Text of the ids; bytes that are no UTF-8 read U+FFFD. Raises InvalidInput for a bad id."""
+    def spelled(
+        self, text: str, add_special: bool, most_bytes: int, *, field: str, deadline: Deadline
+    ) -> Spelled:
+        """As `ids`, with the text of each id; the whole of it in at most `most_bytes` on the wire."""
+        return self._encode(text, add_special, None, field, deadline, most_bytes)
+
+    def decode(
+        self,
+        ids: Sequence[int] | U32,
+        skip_special: bool = True,
+        *,
+        most_bytes: int = _MAX_TEXT_BYTES,
+        field: str = "ids",
+        deadline: Deadline = Deadline(),  # noqa: B008 - frozen
+    ) -> str:
+        """Text of the ids, of at most `most_bytes`; bytes that are no UTF-8 read U+FFFD. Raises InvalidInput for a bad
+        id or a longer text.
+        """
+        if len(ids) > _SHORT_IDS:
+            return self._decode_many(_checked_array(ids), skip_special, most_bytes, field, deadline)
         for i in ids:
             if not 0 <= i < 1 << 32:
-                raise InvalidInput("ids", "token ids, which are never negative and have 32 bits", i)
-        return self._inner.decode(list(ids), skip_special_tokens=skip_special)
+                raise _no_id(i)
+        try:
+            return self._decoder.decode(list(ids), skip_special_tokens=skip_special)
+        except BaseException as error:
+            raise _librarys(error, TOKENIZER_NAME, "a tokenizer that decodes any ids", "an error") from error
 
-    def _bos_rule(self, settings: dict[str, Any]) -> bool:
-        stated = _flag(settings, "add_bos_token")
-        if stated is not None:
-            if stated and self.bos is None:
-                raise wrong("bos_token", "a token, since add_bos_token is true", self.bos_text, CONFIG_NAME)
-            return stated
-        # Silent configuration: what the file's own post-processor does to an empty text.
-        return self.bos is not None and self._inner.encode("").ids[:1] == [self.bos]
+    def _encode(
+        self,
+        text: str,
+        add_special: bool,
+        most: int | None,
+        field: str,
+        deadline: Deadline,
+        within: int | None,
+    ) -> Spelled:
+        try:
+            raw = text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidInput(field, "valid Unicode without lone surrogates", error.reason) from None
+        if most is not None and self.bytes_per_token is not None and len(raw) > most * self.bytes_per_token:
+            longest = most * self.bytes_per_token
+            raise InvalidInput(
+                field,
+                f"at most {most} tokens (the context holds {most + 1}), which stand for at most {longest} bytes",
+                f"{len(raw)} bytes",
+            )
+        asked = {"op": "encode", "add_special": add_special, "most": most, "spell_within": within}
+        head, ids = self._ask(asked, raw, field, deadline)
+        if most is not None and head["count"] > most:
+            expected = f"at most {most} tokens (the context holds {most + 1})"
+            raise InvalidInput(field, expected, f"{head['count']} tokens")
+        return Spelled(np.frombuffer(ids, dtype=np.uint32), dict(map(tuple, head.get("pieces", ()))))
+
+    def _decode_many(
+        self, ids: U32, skip_special: bool, most_bytes: int, field: str, deadline: Deadline
+    ) -> str:
+        asked = {"op": "decode", "skip_special": skip_special, "most": most_bytes}
+        return self._ask(asked, ids.tobytes(), field, deadline)[1].decode()
+
+    def _ask(
+        self, asked: dict[str, Any], blob: bytes, field: str, deadline: Deadline
+    ) -> tuple[dict[str, Any], bytes]:
+        try:
+            head, reply = self._confined.ask(asked, blob, deadline, len(blob))
+        except NoAnswer as error:
+            if error.fault is Fault.TIME:
+                expected, got = f"what the tokenizer takes within {LIMITS.answer_s:g} s of CPU time", "no end"
+            elif error.fault is Fault.MEMORY:
+                expected, got = (
+                    f"what the tokenizer takes in {LIMITS.answer_bytes >> 20} MiB of memory",
+                    "more",
+                )
+            else:
+                raise
+            raise InvalidInput(field, expected, got) from None
+        if "error" in head:
+            raise CheckpointError(head["error"])
+        if "refused" in head:
+            _, expected, got = head["refused"]
+            raise InvalidInput(field, expected, got)
+        return head, reply
+
+
+def _checked_array(ids: Sequence[int] | U32) -> U32:
+    if isinstance(ids, np.ndarray):
+        return ids.astype(np.uint32, copy=False)
+    wide = np.array(ids, dtype=np.int64)
+    wrong_at = np.flatnonzero((wide < 0) | (wide >= 1 << 32))
+    if len(wrong_at):
+        raise _no_id(int(wide[wrong_at[0]]))
+    return wide.astype(np.uint32)
+
+
+def _no_id(got: int) -> InvalidInput:
+    return InvalidInput("ids", "token ids, which are never negative and have 32 bits", got)
 
 
 def _librarys(error: BaseException, where: str, expected: str, got: str) -> BaseException:

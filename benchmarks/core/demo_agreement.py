@@ -18,7 +18,7 @@ from benchmarks.core.agreement import BOUND, compare, peer_logits
 from benchmarks.core.local_stack import LocalStack
 from benchmarks.table import Outcome
 from colibri.kernels.api import F32, ComputeMode
-from colibri.models.chat import load_chat_template
+from colibri.models.chat_renderer import load_chat_renderer
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.demo_model import build_demo_model
 from colibri.models.home import colibri_home
@@ -38,7 +38,7 @@ PROMPTS = (
 def prompt_ids(model: Path) -> list[list[int]]:
     """The prompts under the chat template."""
     tokenizer = Tokenizer.load(model, Checkpoint.open(model).config)
-    template = load_chat_template(model, tokenizer)
+    template = load_chat_renderer(model, tokenizer)
     if template is None:
         raise RuntimeError("the demo model has a chat template")
     rendered = [template.render([{"role": "user", "content": prompt}]) for prompt in PROMPTS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from colibri.coordinator.validate import Draws, RequestLimits, to_request
 from colibri.deadline import Deadline
 from colibri.errors import InvalidInput
-from colibri.models.chat import load_chat_template
+from colibri.models.chat_renderer import ChatRenderer, load_chat_renderer
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.tokenizer import Tokenizer
 from colibri.v1 import generation_pb2 as pb
@@ -26,18 +26,6 @@ from tests.integration.bad_input.live import WAIT_S, Live, live
 #: field: expected ..., got ...; and the field is one of the message's.
 PRECISE = re.compile(r"([a-z_]+)[][.a-z_0-9]*: expected .+, got .+", re.DOTALL)
 FIELDS = {field.name for field in pb.GenerateRequest.DESCRIPTOR.fields} | {"prompt", "messages"}
-
-
-class Renderer:
-    """The template in this process, where a real server has it in another one."""
-
-    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
-        template = load_chat_template(folder, tokenizer)
-        assert template is not None
-        self._template = template
-
-    def render(self, messages: list[dict[str, str]], prompt: bool, deadline: Deadline) -> str:
-        return self._template.render(messages, prompt)
 
 
 def precise(message: str) -> None:
@@ -53,20 +41,32 @@ def refused(code: grpc.StatusCode, details: str) -> None:
         precise(details)
 
 
+@dataclass(frozen=True, slots=True)
+class Model:
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer
+    chat: ChatRenderer
+
+
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return good(tmp_path_factory.mktemp("good") / "model")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    folder = good(tmp_path_factory.mktemp("good") / "model")
+    checkpoint = Checkpoint.open(folder)
+    tokenizer = Tokenizer.load(folder, checkpoint.config)
+    chat = load_chat_renderer(folder, tokenizer)
+    assert chat is not None
+    yield Model(checkpoint, tokenizer, chat)
+    chat.close()
+    tokenizer.close()
 
 
 @settings(deadline=None, max_examples=400, suppress_health_check=list(HealthCheck))
 @given(message=requests())
-def test_validation_accepts_or_names_the_field(model: Path, message: pb.GenerateRequest) -> None:
-    checkpoint = Checkpoint.open(model)
-    tokenizer = Tokenizer.load(model, checkpoint.config)
+def test_validation_accepts_or_names_the_field(model: Model, message: pb.GenerateRequest) -> None:
     draws = Draws(seed=lambda: 1, request_id=lambda: "made")
-    limits = RequestLimits(VOCAB, CONTEXT, checkpoint.generation)
+    limits = RequestLimits(VOCAB, CONTEXT, model.checkpoint.generation)
     try:
-        asked = to_request(message, limits, tokenizer, Deadline(), draws, Renderer(model, tokenizer))  # type: ignore[arg-type]
+        asked = to_request(message, limits, model.tokenizer, Deadline(), draws, model.chat)
     except InvalidInput as error:
         precise(error.message)
         return

@@ -160,6 +160,8 @@ def assemble(
     phases.mark("checkpoint")
 
     with contextlib.ExitStack() as undo:
+        if tokenizer is not None:
+            undo.callback(tokenizer.close)
         launcher = manager = None
         if workers:
             placement = start.placement or mix.spread(*shape, names, options.replicas)

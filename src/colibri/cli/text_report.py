@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from colibri.errors import CheckpointError
-from colibri.models.chat import TEMPLATE_NAME, load_chat_template
+from colibri.models.chat import TEMPLATE_NAME
+from colibri.models.chat_renderer import load_chat_renderer
 from colibri.models.model import Model
 from colibri.models.tokenizer import CONFIG_NAME, TOKENIZER_NAME, Tokenizer
 
@@ -61,7 +62,10 @@ def text_report(checkpoint: Model) -> TextReport:
         )
     if not defaults.eos:
         warnings.append("no end-of-sequence id: answers end by length, stop strings or stop ids only")
-    return TextReport(_facts(checkpoint, tokenizer, warnings), template, generation, tuple(warnings))
+    facts = _facts(checkpoint, tokenizer, warnings)
+    if tokenizer is not None:
+        tokenizer.close()
+    return TextReport(facts, template, generation, tuple(warnings))
 
 
 def _tokenizer(checkpoint: Model, warnings: list[str]) -> Tokenizer | None:
@@ -108,11 +112,12 @@ def _template(checkpoint: Model, tokenizer: Tokenizer | None, warnings: list[str
         return None
     source = TEMPLATE_NAME if (checkpoint.folder / TEMPLATE_NAME).exists() else CONFIG_NAME
     try:
-        found = load_chat_template(checkpoint.folder, tokenizer)
+        found = load_chat_renderer(checkpoint.folder, tokenizer)
     except CheckpointError as error:
         warnings.append(f"the chat template cannot be used: {error.message}")
         return source
     if found is None:
         warnings.append("no chat template: chat messages are refused, plain prompts work")
         return None
+    found.close()
     return source

@@ -14,7 +14,7 @@ from colibri.cli.assemble import DeploymentOptions, assemble
 from colibri.cli.phases import Phases
 from colibri.cli.progress import Loading
 from colibri.errors import CheckpointError
-from colibri.models.chat import load_chat_template
+from colibri.models.chat_renderer import load_chat_renderer
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.tokenizer import Tokenizer
 from tests.integration.bad_input.case import MODEL, Refusal
@@ -24,7 +24,7 @@ COLIBRI = [sys.executable, "-P", "-m", "colibri.cli.main"]
 #: Bound of one command; each takes a fraction of a second.
 COMMAND_S = 60.0
 #: Bound of one refusal by a loader: nothing was read or allocated by what the input claims.
-LOADER_S = 2.0
+LOADER_S = 15.0
 
 
 def by_loaders(case: CheckpointCase, folder: Path) -> str:
@@ -36,7 +36,7 @@ def by_loaders(case: CheckpointCase, folder: Path) -> str:
         elif case.stage is Stage.TOKENIZER:
             Tokenizer.load(folder, Checkpoint.open(folder).config)
         elif case.stage is Stage.TEMPLATE:
-            load_chat_template(folder, Tokenizer.load(folder))
+            load_chat_renderer(folder, Tokenizer.load(folder))
         else:
             with assemble(DeploymentOptions(folder, workers=0), Phases(), Loading(enabled=False)):
                 pass

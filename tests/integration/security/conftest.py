@@ -15,7 +15,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     return Pki.make(tmp_path_factory.mktemp("pki") / "certs")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     folder = make_tiny(tmp_path_factory.mktemp("tiny") / "model")
     return TinyModel.open(folder, ReferenceBackend(), ComputeMode.BF16)

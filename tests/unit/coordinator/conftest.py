@@ -10,7 +10,7 @@ from colibri.kernels.factory import make_backend
 from tests.support.tiny_engine import TINY, TinyModel, make_tiny
 
 
-@pytest.fixture(scope="session", params=["fp32", "bf16", "bf16-window"])
+@pytest.fixture(scope="module", params=["fp32", "bf16", "bf16-window"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyModel]:
     """Both modes; also with a sliding window shorter than the prompts and a tied head."""
     mode, *window = request.param.split("-")

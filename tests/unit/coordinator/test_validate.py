@@ -25,6 +25,7 @@ VOCAB, CONTEXT = 300, 64
 DEFAULTS = GenerationDefaults(
     temperature=0.5, top_p=0.9, top_k=40, max_new_tokens=None, eos=(2, 5), sources={}, ignored=()
 )
+DEADLINE = Deadline.after(3600.0)
 DRAWS = Draws(seed=lambda: 2**64 - 1, request_id=lambda: "drawn")
 
 
@@ -38,7 +39,7 @@ def convert(
     message = pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1, 7, 9]))
     change(message)
     limits = RequestLimits(VOCAB, context, defaults)
-    return to_request(message, limits, model.tokenizer if model else None, Deadline(5.0), DRAWS)
+    return to_request(message, limits, model.tokenizer if model else None, DEADLINE, DRAWS)
 
 
 def fields(**values: object) -> Callable[[pb.GenerateRequest], object]:
@@ -164,7 +165,7 @@ def test_unset_fields_take_the_checkpoints_defaults() -> None:
     assert request.max_tokens == CONTEXT - 3
     assert request.stop_ids == {2, 5}
     assert (len(request.resumed_ids), request.receipt, request.priority) == (0, 0, 0)
-    assert request.deadline == Deadline(5.0)
+    assert request.deadline == DEADLINE
     assert request.kv_tokens == CONTEXT
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from colibri.errors import CheckpointError, InvalidInput
-from colibri.models.chat import ChatTemplate, load_chat_template
+from colibri.models.chat_renderer import load_chat_renderer
+from colibri.models.confined.template import ChatTemplate
 from colibri.models.plain_tokenizer import write_plain_tokenizer
 from colibri.models.tokenizer import Tokenizer
 
@@ -21,7 +22,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 @pytest.mark.parametrize("case", GOLDEN["chat"], ids=range(len(GOLDEN["chat"])))
 def test_text_and_ids_equal_those_of_transformers(demo_model: Path, case: dict[str, Any]) -> None:
     tokenizer = Tokenizer.load(demo_model)
-    template = load_chat_template(demo_model, tokenizer)
+    template = load_chat_renderer(demo_model, tokenizer)
     assert template is not None
     text = template.render(case["messages"], add_generation_prompt=bool(case["add_generation_prompt"]))
     assert text == case["text"]
@@ -41,22 +42,22 @@ def put(folder: Path, value: object) -> None:
 
 def test_where_a_template_comes_from(folder: Path) -> None:
     tokenizer = Tokenizer.load(folder)
-    assert load_chat_template(folder, tokenizer) is None
+    assert load_chat_renderer(folder, tokenizer) is None
     put(folder, "{{ bos_token }}one")
-    one = load_chat_template(folder, tokenizer)
+    one = load_chat_renderer(folder, tokenizer)
     assert one is not None
     assert one.render(HELLO) == "<s>one"
     put(
         folder, [{"name": "default", "template": "two{{ eos_token }}"}, {"name": "tool", "template": "three"}]
     )
-    two, three = load_chat_template(folder, tokenizer), load_chat_template(folder, tokenizer, name="tool")
+    two, three = load_chat_renderer(folder, tokenizer), load_chat_renderer(folder, tokenizer, name="tool")
     assert two is not None
     assert three is not None
     assert (two.render(HELLO), three.render(HELLO)) == ("two</s>", "three")
     with pytest.raises(CheckpointError, match="expected one of default, tool, got 'rag'"):
-        load_chat_template(folder, tokenizer, name="rag")
+        load_chat_renderer(folder, tokenizer, name="rag")
     (folder / "chat_template.jinja").write_text("four {{ messages[0].content }}")
-    four = load_chat_template(folder, tokenizer)
+    four = load_chat_renderer(folder, tokenizer)
     assert four is not None
     assert four.render(HELLO) == "four hello"
 
@@ -67,7 +68,7 @@ def test_where_a_template_comes_from(folder: Path) -> None:
 def test_a_malformed_entry_is_refused(folder: Path, value: object) -> None:
     put(folder, value)
     with pytest.raises(CheckpointError, match="chat_template: expected"):
-        load_chat_template(folder, Tokenizer.load(folder))
+        load_chat_renderer(folder, Tokenizer.load(folder))
 
 
 def test_invalid_and_oversized_sources(folder: Path) -> None:
@@ -77,10 +78,10 @@ def test_invalid_and_oversized_sources(folder: Path) -> None:
         ChatTemplate("x" * (1 << 20) + "é")
     (folder / "chat_template.jinja").write_bytes(b"x" * ((1 << 20) + 1))
     with pytest.raises(CheckpointError, match="at most 1048576 bytes"):
-        load_chat_template(folder, Tokenizer.load(folder))
+        load_chat_renderer(folder, Tokenizer.load(folder))
     (folder / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(CheckpointError, match="expected a template, got text that is no UTF-8"):
-        load_chat_template(folder, Tokenizer.load(folder))
+        load_chat_renderer(folder, Tokenizer.load(folder))
 
 
 def test_functions_that_templates_rely_on() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from colibri.deadline import Deadline
 from colibri.errors import Busy, CheckpointError, ColibriError, DeadlineExpired, InvalidInput
-from colibri.models.chat import ChatTemplate
 from colibri.models.chat_renderer import ChatRenderer, load_chat_renderer
+from colibri.models.confined.template import ChatTemplate
 from colibri.models.plain_tokenizer import write_plain_tokenizer
 from colibri.models.tokenizer import Tokenizer
 
@@ -69,7 +69,7 @@ def test_a_chat_that_computes_for_ever_is_cut_off(make: Make, content: str) -> N
         InvalidInput, match=r"chat.messages: expected what the chat template renders within 0.3 s"
     ):
         renderer.render(says(content))
-    assert time.monotonic() - begun < 2.5
+    assert time.monotonic() - begun < 30
     assert renderer.render(HELLO) == "fine"
 
 
@@ -109,7 +109,7 @@ def test_a_deadline_is_kept(make: Make) -> None:
     begun = time.monotonic()
     with pytest.raises(DeadlineExpired):
         renderer.render(says("loop"), True, Deadline.after(0.2))
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30
     assert renderer.render(HELLO) == "fine"
 
 
@@ -126,9 +126,7 @@ def test_others_wait_no_longer_than_they_have(make: Make) -> None:
     with pytest.raises(Busy) as caught:
         renderer.render(HELLO, True, Deadline.after(0.2))
     assert caught.value.retryable
-    renderer_process = renderer._process
-    assert renderer_process is not None
-    os.kill(renderer_process.pid, signal.SIGKILL)
+    os.kill(renderer.pids[0], signal.SIGKILL)
     slow.join(10)
     assert not slow.is_alive()
     assert renderer.render(HELLO) == "fine"
@@ -137,21 +135,21 @@ def test_others_wait_no_longer_than_they_have(make: Make) -> None:
 def test_a_process_that_was_killed_is_replaced(make: Make) -> None:
     renderer = make(SOURCE)
     first = renderer.render(HELLO)
-    process = renderer._process
-    assert process is not None
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait(5)
-    with pytest.raises(ColibriError, match="its process ended with code -9"):
-        renderer.render(HELLO)
+    [pid] = renderer.pids
+    os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + 20
+    while " Z " not in Path(f"/proc/{pid}/stat").read_text() and time.monotonic() < until:
+        time.sleep(0.01)
     assert renderer.render(HELLO) == first
+    assert renderer.pids != [pid]
 
 
 def test_closed(make: Make) -> None:
     renderer = make(SOURCE)
-    process = renderer._process
-    assert process is not None
+    [pid] = renderer.pids
     renderer.close()
-    assert process.returncode == 0
+    assert not Path(f"/proc/{pid}").exists()
+    assert renderer.pids == []
     with pytest.raises(ColibriError, match="closed"):
         renderer.render(HELLO)
 

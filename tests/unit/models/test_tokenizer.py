@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -25,8 +25,10 @@ GOLDEN = json.loads((Path(__file__).parent / "data" / "golden_tokenizer.json").r
 
 
 @pytest.fixture(scope="module")
-def smollm(demo_model: Path) -> Tokenizer:
-    return Tokenizer.load(demo_model)
+def smollm(demo_model: Path) -> Iterator[Tokenizer]:
+    tokenizer = Tokenizer.load(demo_model)
+    yield tokenizer
+    tokenizer.close()
 
 
 @pytest.fixture
@@ -241,7 +243,7 @@ def sentencepiece_like() -> Tokenizer:
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     inner.add_special_tokens(["<unk>", "<s>", "</s>"])
-    return Tokenizer(inner, {"bos_token": "<s>", "add_bos_token": True})
+    return Tokenizer(inner.to_str().encode(), {"bos_token": "<s>", "add_bos_token": True})
 
 
 def test_byte_fallback_streams_whole_characters() -> None:
