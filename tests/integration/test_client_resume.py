@@ -51,7 +51,9 @@ SAMPLED: dict[str, Any] = {
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyModel]:
     backend = make_backend("cpu", threads=2)
     folder = make_tiny(tmp_path_factory.mktemp("resume") / "m", replace(TINY, layers=1, max_positions=4096))
-    yield TinyModel.open(folder, backend, ComputeMode.BF16)
+    opened = TinyModel.open(folder, backend, ComputeMode.BF16)
+    yield opened
+    opened.tokenizer.close()
     backend.close()
 
 

@@ -41,7 +41,9 @@ OPTIONS = EngineOptions(max_batch_rows=64, prefill_chunk=32, kv_tokens=8192, max
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyModel]:
     backend = make_backend("cpu", threads=2)
     folder = make_tiny(tmp_path_factory.mktemp("served") / "m", replace(TINY, layers=1, max_positions=4096))
-    yield TinyModel.open(folder, backend, ComputeMode.BF16)
+    opened = TinyModel.open(folder, backend, ComputeMode.BF16)
+    yield opened
+    opened.tokenizer.close()
     backend.close()
 
 

@@ -34,7 +34,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyModel]:
     folder = make_tiny(tmp_path_factory.mktemp("tiny"))
     backend = make_backend("cpu", threads=1)
     try:
-        yield TinyModel.open(folder, backend, ComputeMode.BF16)
+        opened = TinyModel.open(folder, backend, ComputeMode.BF16)
+        yield opened
+        opened.tokenizer.close()
     finally:
         backend.close()
 

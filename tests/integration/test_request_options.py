@@ -39,7 +39,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyModel]:
         '{"do_sample": true, "temperature": 0.7, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.1,'
         ' "max_new_tokens": 12, "eos_token_id": [2, 5], "num_beams": 4}'
     )
-    yield TinyModel.open(folder, backend, ComputeMode.BF16)
+    opened = TinyModel.open(folder, backend, ComputeMode.BF16)
+    yield opened
+    opened.tokenizer.close()
     backend.close()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from colibri.kernels.api import ComputeMode
@@ -16,6 +18,8 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyModel]:
     folder = make_tiny(tmp_path_factory.mktemp("tiny") / "model")
-    return TinyModel.open(folder, ReferenceBackend(), ComputeMode.BF16)
+    opened = TinyModel.open(folder, ReferenceBackend(), ComputeMode.BF16)
+    yield opened
+    opened.tokenizer.close()

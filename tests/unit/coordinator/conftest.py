@@ -16,5 +16,9 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     mode, *window = request.param.split("-")
     backend = make_backend("cpu", threads=2)
     params = replace(TINY, sliding_window=20, tied=True) if window else TINY
-    yield TinyModel.open(make_tiny(tmp_path_factory.mktemp("tiny") / "m", params), backend, ComputeMode(mode))
+    opened = TinyModel.open(
+        make_tiny(tmp_path_factory.mktemp("tiny") / "m", params), backend, ComputeMode(mode)
+    )
+    yield opened
+    opened.tokenizer.close()
     backend.close()
