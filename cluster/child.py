@@ -3,6 +3,7 @@ worker."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -229,7 +230,8 @@ class WorkerProcess:
     def _take_complaint(self, line: str) -> None:
         with self._changed:
             self._tail.append(line)
-        self._log(f"{self.name}: {line}")
+        with contextlib.suppress(OSError):  # a log that cannot be written must not end the watch
+            self._log(f"{self.name}: {line}")
 
 
 def describe_end(returncode: int | None) -> str:

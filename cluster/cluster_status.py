@@ -30,7 +30,8 @@ _ANSWER_S = 1.0
 @dataclass(frozen=True, slots=True)
 class StatusSources:
     """Where each part comes from; each call is quick. workers, view, routing, health: None without workers.
-    loads: [layers, experts], rows that each expert was chosen for, None: not counted."""
+    loads: [layers, experts], rows that each expert was chosen for, None: not counted. log_lines_dropped: of the log of
+    this process."""
 
     model: str
     expert_numerics_id: str
@@ -41,6 +42,7 @@ class StatusSources:
     routing: Callable[[], RoutingStats] | None = None
     health: Callable[[], Mapping[str, WorkerHealth]] | None = None
     loads: Callable[[], NDArray[np.int64]] | None = None
+    log_lines_dropped: Callable[[], int] = lambda: 0
 
 
 def cluster_status(
@@ -76,6 +78,7 @@ def cluster_status(
         build_version=__version__,
         rebalance=None if view is None or view.rebalance is None else _rebalance(view.rebalance),
         layers=[operator_pb2.LayerLoads(rows=rows) for rows in _rows(sources)] if loads else (),
+        log_lines_dropped=sources.log_lines_dropped(),
     )
 
 

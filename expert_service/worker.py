@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
 from types import FrameType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from colibri.expert_service.config import WorkerConfig
 from colibri.expert_service.cpu_claims import host_claims
@@ -47,10 +45,10 @@ def settle(place: Place, parent_pid: int | None = None) -> None:
         os.environ.setdefault(name, "1")
 
 
-def run_worker(config: WorkerConfig, out: TextIO | None = None) -> int:
+def run_worker(config: WorkerConfig, announce: Callable[[str], None]) -> int:
     """The body of a worker process that has settled; call it from the main thread.
 
-    Prints one line of JSON on `out` (standard output) once it answers: target, incarnation, pid. SIGTERM
+    `announce` gets one line of JSON for standard output once it answers: target, incarnation, pid. SIGTERM
     drains: health turns NOT_SERVING, what is in flight may end within the grace; a second one ends the
     process at once. SIGINT does the same, unless a parent minds this process. Returns the exit code: 0 after
     a full drain, 1 when something in flight was cut off, 130 after SIGINT. Raises the typed errors of a start
@@ -69,7 +67,7 @@ def run_worker(config: WorkerConfig, out: TextIO | None = None) -> int:
     gc.freeze()
     server.start()
     ready = {"target": server.target, "incarnation": config.incarnation, "pid": os.getpid()}
-    print(json.dumps(ready), file=out or sys.stdout, flush=True)
+    announce(json.dumps(ready))
     number = stop.wait(lambda: _forgotten(server, config))
     drained = server.stop(config.grace_s)
     if not drained:
@@ -115,11 +113,6 @@ def _forgotten(server: WorkerServer, config: WorkerConfig) -> bool:
 def _end_for_sure(code: int) -> None:
     """A call that hangs must not keep the interpreter, which joins its threads, from ending."""
 
-    def end() -> None:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-        os._exit(code)
-
-    timer = threading.Timer(_EXIT_S, end)
+    timer = threading.Timer(_EXIT_S, os._exit, (code,))
     timer.daemon = True
     timer.start()

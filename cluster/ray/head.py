@@ -7,6 +7,7 @@ a command line that is wrong stays wrong, so exit code 2 is final. When the acto
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +95,8 @@ class ServerActor:
         return False
 
     def _keep(self) -> None:
-        with self._log.open("ab") as log:
-            log.write(f"--- {time.strftime('%F %T')} {' '.join(self._command)}\n".encode())
-            log.flush()
+        with self._log.open("ab", buffering=0) as log:
+            _add(log, f"--- {time.strftime('%F %T')} {' '.join(self._command)}\n")
             with self._lock:
                 if self._stopping:
                     self._ended.set()
@@ -108,7 +109,7 @@ class ServerActor:
                     process_group=0,
                 )
             code = self._watch(self._process)
-            log.write(f"{ENDED}{describe_end(code)} at {time.strftime('%F %T')}\n".encode())
+            _add(log, f"{ENDED}{describe_end(code)} at {time.strftime('%F %T')}\n")
         if self._stopping:
             self._note(ServerState("stopped", log=str(self._log)))
             self._ended.set()
@@ -142,6 +143,12 @@ class ServerActor:
         _, text = self.lines(-4096)
         said = [line for line in text.splitlines() if line and not line.startswith("---")]
         return said[-1] if said else ""
+
+
+def _add(log: FileIO, text: str) -> None:
+    """A full disk must not end the thread that minds the server."""
+    with contextlib.suppress(OSError):
+        log.write(text.encode())
 
 
 def start_server(command: Sequence[str], log: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.support.clusters import BACKEND
@@ -31,16 +31,23 @@ class Serving:
 
 @contextlib.contextmanager
 def serving(
-    model: Path, folder: Path, *options: str, listen: str = "127.0.0.1:0", share: bool = True
+    model: Path,
+    folder: Path,
+    *options: str,
+    listen: str = "127.0.0.1:0",
+    share: bool = True,
+    stderr: int | None = None,
+    through: Sequence[str] = (),
 ) -> Iterator[Serving]:
-    """share: its workers share CPUs where there are too few."""
+    """share: its workers share CPUs where there are too few; stderr: in place of a file in `folder`; through: the
+    command that becomes the server."""
     err = folder / "serve.err"
     command = [sys.executable, "-m", "colibri.cli.main", "serve", str(model), f"--listen={listen}", "--json"]
     with open(err, "w") as log:
         process = subprocess.Popen(
-            [*command, f"--backend={BACKEND}", *(["--share-cpus"] if share else []), *options],
+            [*through, *command, f"--backend={BACKEND}", *(["--share-cpus"] if share else []), *options],
             stdout=subprocess.PIPE,
-            stderr=log,
+            stderr=log if stderr is None else stderr,
             text=True,
             env={**os.environ, "TMPDIR": str(folder)},
         )

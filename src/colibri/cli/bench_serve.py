@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from colibri.cli import load_options, options
 from colibri.cli.parser import integer, number
 from colibri.cli.terminal import say
+from colibri.whole_write import write_whole
 
 if TYPE_CHECKING:
     from colibri.cli.load_plan import Load
@@ -129,13 +130,13 @@ def run(args: argparse.Namespace) -> int:
         good_share=getattr(args, "goodput_share", 1.0),
         oracle=None if oracle is None else oracle.judge_all(result.records),
     )
-    if hasattr(args, "records"):
-        with args.records.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(record_document(record)) + "\n" for record in result.records)
     if args.json:
         print(json.dumps(_head(args, load, result) | report.document()))
     else:
         print("\n".join(report.lines()))
+    if hasattr(args, "records"):  # last: when they cannot be written, the report is there
+        lines = "".join(json.dumps(record_document(record)) + "\n" for record in result.records)
+        write_whole(args.records, lines.encode())
     if interrupted:
         return 128 + signal.SIGINT
     return 1 if report.faults() else 0

@@ -20,11 +20,19 @@ from colibri.cli.security_options import (
     check_called,
     worker_secret,
 )
+from colibri.log_writer import LogWriter
+from colibri.whole_write import write_whole
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from colibri.chaos.plan import Plan
     from colibri.chaos.runner import ChaosResult
     from colibri.chaos.verdict import Verdict
+
+
+#: How long the end of a run waits for whoever reads --server-log.
+_LOG_S = 5.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,19 +78,35 @@ def run(args: argparse.Namespace) -> int:
     if args.check:
         return _print_schedule(plan)
     with contextlib.ExitStack() as stack:
-        log = stack.enter_context(args.server_log.open("w")) if hasattr(args, "server_log") else None
+        log = stack.enter_context(_server_log(args.server_log)) if hasattr(args, "server_log") else None
         result, verdict = run_plan(
             plan,
             getattr(args, "target", None),
             security=channel_security(args),
             secret=worker_secret(args),
             tell=say,
-            server_log=lambda line: None if log is None else print(line, file=log, flush=True),
+            server_log=lambda line: None if log is None else log.put(f"{line}\n".encode()),
         )
-    if hasattr(args, "svg"):
-        args.svg.write_text(draw(result, verdict, f"{args.plan.stem}, seed {plan.seed}"))
     _print(result, verdict, args.json)
+    if hasattr(args, "svg"):  # last: when it cannot be written, the report is there
+        write_whole(args.svg, draw(result, verdict, f"{args.plan.stem}, seed {plan.seed}").encode("utf-8"))
     return 0 if verdict.passed else 1
+
+
+@contextlib.contextmanager
+def _server_log(path: Path) -> Iterator[LogWriter]:
+    """The server's lines must be taken from it whether or not this file can be written: else it would wait."""
+    from colibri.cli.terminal import say
+
+    # Opened to read as well, so that a named pipe needs nobody at its other end.
+    with open(path, "w+b" if path.is_fifo() else "wb", buffering=0) as file:
+        writer = LogWriter(file.fileno())
+        try:
+            yield writer
+        finally:
+            whole = writer.close(_LOG_S)
+            if writer.dropped or not whole:
+                say(f"--server-log: {path} lacks {writer.dropped} lines{'' if whole else ' and its end'}")
 
 
 def _with_overrides(plan: Plan, args: argparse.Namespace) -> Plan:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from colibri.cli import request_options
 from colibri.cli.parser import plain_text
-from colibri.cli.terminal import say
+from colibri.cli.terminal import say, settle
 
 if TYPE_CHECKING:
     from colibri.cli.sources import Source
@@ -128,6 +128,7 @@ class Conversation:
         if terminal:
             import readline  # noqa: F401 - input() then has lines that can be edited
         while True:
+            settle()
             try:
                 line = input(_PROMPT if terminal else "")
             except EOFError:

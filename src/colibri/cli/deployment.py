@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 
 from colibri.cli.sizes import size
-from colibri.cli.terminal import say
+from colibri.cli.terminal import dropped_lines, say
 from colibri.cluster.cluster_status import StatusSources
 from colibri.cluster.cpu_list import format_cpu_list
 from colibri.cluster.launcher import Launcher
@@ -77,6 +77,7 @@ class Deployment:
             view=None if self.manager is None else self.manager.view,
             routing=None if remote is None else remote.routing,
             health=None if remote is None else remote.workers,
+            log_lines_dropped=dropped_lines,
         )
         return OperatorServicer(sources, self.manager)
 

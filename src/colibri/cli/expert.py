@@ -110,11 +110,13 @@ def run(args: argparse.Namespace) -> int:
     # Light on purpose: NumPy and gRPC may only be imported once the process has settled.
     from colibri.cli.expert_place import PlaceWish, expert_place
     from colibri.cli.listen import check_free, open_to_this_machine
-    from colibri.cli.terminal import say
+    from colibri.cli.standard_streams import keep_native_code_from_waiting
+    from colibri.cli.terminal import announce, say
     from colibri.cluster.cpu_list import parse_cpu_list
     from colibri.expert_service.cpu_claims import host_claims
     from colibri.expert_service.worker import WorkerConfig, run_worker, settle
 
+    keep_native_code_from_waiting()
     security = replace(server_security(args), secret=demanded_secret(args))
     check_free(args.listen, "--listen", security)
     if open_to_this_machine(args.listen, security):
@@ -160,7 +162,7 @@ def run(args: argparse.Namespace) -> int:
         allow_faults=args.allow_faults,
         security=security,
     )
-    return run_worker(config)
+    return run_worker(config, announce)
 
 
 def _device(args: argparse.Namespace) -> str:

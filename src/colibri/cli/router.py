@@ -61,13 +61,15 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.listen import check_free
     from colibri.cli.progress import Loading
     from colibri.cli.signals import StopSignals
-    from colibri.cli.terminal import say
+    from colibri.cli.standard_streams import keep_native_code_from_waiting
+    from colibri.cli.terminal import announce, say
     from colibri.router_service.servicer import RouterServicer, max_message_bytes
     from colibri.rpc.server import build_server
     from colibri.security.public_text import hide
     from colibri.transport.link import LinkKind
     from colibri.transport.options import server_options
 
+    keep_native_code_from_waiting()
     check_free(args.listen, "--listen", security)
     hide(args.model)
     plane = replace(plane_security(args), secret=worker_secret(args))
@@ -105,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
         server.start()
         server.set_serving(True)
         ready = {"target": server.target, "pid": os.getpid(), "workers": parts.workers}
-        print(json.dumps(ready) if args.json else f"ready on {server.target}", flush=True)
+        announce(json.dumps(ready) if args.json else f"ready on {server.target}")
         number = stop.wait()
         say(f"{signal.Signals(number).name}: no more calls; {args.grace:g} s for those that run")
         server.stop(args.grace)

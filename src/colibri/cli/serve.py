@@ -48,12 +48,14 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.phases import Phases, process_age_s
     from colibri.cli.progress import Loading
     from colibri.cli.signals import StopSignals
-    from colibri.cli.terminal import say
+    from colibri.cli.standard_streams import keep_native_code_from_waiting
+    from colibri.cli.terminal import announce, say
     from colibri.expert_service.pinning import die_with_parent
     from colibri.security.public_text import hide
 
     if hasattr(args, "parent_pid"):
         die_with_parent(args.parent_pid)
+    keep_native_code_from_waiting()
     check_free(args.listen, "--listen", security)  # now rather than after a long load
     hide(args.model)
     phases = Phases(process_age_s())
@@ -70,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         for line in [*deployment.describe(), *phases.lines()]:
             say(line)
         ready = {"target": server.target, "pid": os.getpid(), "workers": deployment.worker_names}
-        print(json.dumps(ready) if args.json else f"ready on {server.target}", flush=True)
+        announce(json.dumps(ready) if args.json else f"ready on {server.target}")
         number = stop.wait()
         say(f"{signal.Signals(number).name}: no more requests; {args.grace:g} s for those that run")
         server.stop(args.grace)

@@ -109,6 +109,10 @@ def describe(reply: pb.ClusterStatusReply) -> list[str]:
         lines.append(
             f"rebalancing: {info.mode}, now {state}; {_count(info.changes, 'change')}; {info.last or 'no look yet'}"
         )
+    if reply.log_lines_dropped:
+        lines.append(
+            f"log: {_count(reply.log_lines_dropped, 'line')} missing, which nobody read or no disk took"
+        )
     if reply.last_change_error:
         lines.append(f"last error: {reply.last_change_error}")
     for worker in reply.workers:

@@ -18,6 +18,7 @@ from colibri.client.answer import Answer
 from colibri.errors import InvalidInput
 from colibri.generation import Finished, FinishReason
 from colibri.v1 import generation_pb2 as pb
+from colibri.whole_write import append_whole
 
 FORMAT = 1
 #: Longest line that is read: some million tokens.
@@ -89,9 +90,8 @@ class Record:
 
 
 def append(path: Path, record: Record) -> None:
-    """Adds one line. Raises OSError."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(record.line())
+    """Adds one line, whole or not at all. Raises OSError, which names the file."""
+    append_whole(path, record.line().encode("utf-8"))
 
 
 def read(path: Path) -> Iterator[Record]:

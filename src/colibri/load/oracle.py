@@ -16,6 +16,7 @@ from pathlib import Path
 from colibri.errors import ConfigError
 from colibri.load.record import RequestRecord
 from colibri.load.workload import LoadRequest
+from colibri.whole_write import append_whole
 
 _MAX_CACHE_BYTES = 1 << 30
 _REVISION = 1
@@ -168,9 +169,12 @@ class AnswerFile:
         """In one write, so that lines of two writers do not mix."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lines = "".join(json.dumps({"key": key, **encode_answer(answer)}) + "\n" for key, answer in items)
-        with self.path.open("ab", buffering=0) as file:
-            # A line that was cut off by the end of its writer must not swallow the next one.
-            file.write(b"\n" + lines.encode() if file.tell() else lines.encode())
+        # A line that was cut off by the end of its writer must not swallow the next one.
+        append_whole(self.path, b"\n" + lines.encode() if _has_bytes(self.path) else lines.encode())
+
+
+def _has_bytes(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def encode_answer(answer: ExpectedAnswer) -> dict[str, object]:

@@ -1,0 +1,1 @@
+../../src/colibri/log_writer.py

@@ -1,0 +1,1 @@
+../../src/colibri/whole_write.py
