@@ -66,7 +66,7 @@ def kill_one_and_wait(serve: Serving, operator: Operator, deaths: int) -> None:
 
 
 @pytest.mark.parametrize("kind", OUTLETS)
-def test_answers_restarts_and_the_end_are_as_without(tiny_mixtral: Path, tmp_path: Path, kind: str) -> None:
+def test_serves_as_without(tiny_mixtral: Path, tmp_path: Path, kind: str) -> None:
     with deployed(tiny_mixtral, 0) as oracle:
         expected = answer(oracle).receipts
     through = CLOSED if kind == "closed" else ()
@@ -82,7 +82,7 @@ def test_answers_restarts_and_the_end_are_as_without(tiny_mixtral: Path, tmp_pat
         assert serve.end(signal.SIGTERM) == 0
 
 
-def test_what_is_read_again_tells_how_much_is_missing(tiny_mixtral: Path, tmp_path: Path) -> None:
+def test_a_late_reader(tiny_mixtral: Path, tmp_path: Path) -> None:
     """The server's own output may wait for its reader, too: the ready line goes to the same pipe."""
     with (
         contextlib.closing(FullPipe()) as pipe,
