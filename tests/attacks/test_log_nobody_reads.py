@@ -18,7 +18,7 @@ from tests.support.outlets import FullPipe, full_disk
 from tests.support.serving import Serving, serving
 
 CLOSED = ("sh", "-c", 'exec "$@" 2>&-', "sh")
-OUTLETS = ("full pipe", "pipe without reader", "full device", "full disk", "closed")
+OUTLETS = ("full pipe", "left pipe", "full device", "full disk", "closed")
 
 
 @contextlib.contextmanager
@@ -26,7 +26,7 @@ def outlet(kind: str, folder: Path) -> Iterator[int | None]:
     if kind == "full pipe":
         with contextlib.closing(FullPipe()) as pipe:
             yield pipe.end
-    elif kind == "pipe without reader":
+    elif kind == "left pipe":
         reader, writer = os.pipe()
         os.close(reader)
         yield writer
@@ -66,7 +66,7 @@ def kill_one_and_wait(serve: Serving, operator: Operator, deaths: int) -> None:
 
 
 @pytest.mark.parametrize("kind", OUTLETS)
-def test_serves_as_without(tiny_mixtral: Path, tmp_path: Path, kind: str) -> None:
+def test_serves(tiny_mixtral: Path, tmp_path: Path, kind: str) -> None:
     with deployed(tiny_mixtral, 0) as oracle:
         expected = answer(oracle).receipts
     through = CLOSED if kind == "closed" else ()
@@ -78,7 +78,7 @@ def test_serves_as_without(tiny_mixtral: Path, tmp_path: Path, kind: str) -> Non
         kill_one_and_wait(serve, operator, deaths=1)
         assert ask(serve.target) == expected
         dropped = operator.status().log_lines_dropped
-        assert (dropped > 0) == (kind in ("pipe without reader", "full device", "full disk"))
+        assert (dropped > 0) == (kind in ("left pipe", "full device", "full disk"))
         assert serve.end(signal.SIGTERM) == 0
 
 
