@@ -1,1 +1,0 @@
-import jinja2

@@ -30,7 +30,7 @@ def test_every_option_is_read_somewhere() -> None:
 #: Of `serve`, but not of the deployment.
 OF_THE_SERVER = ("help", "model", "config", "listen", "grace", "json", "router_max_rows", "parent_pid")
 #: Refused without it: test_cluster_options.py.
-WITH_RAY = ("ray_address", "spread", "place_timeout")
+WITH_RAY = ("ray_address", "spread", "place_timeout", "worker_lease")
 #: Refused without a GPU: test_devices.py.
 WITH_GPU = ("gpu_block_size", "dma_buffer_size", "int4_on", "experts_on")
 #: Of both, read together: tests/unit/cli/test_security_options.py.
@@ -79,8 +79,9 @@ def another(action: argparse.Action) -> list[str]:
     ids=lambda action: action.dest,
 )
 def test_every_option_of_serve_changes_the_deployment(
-    action: argparse.Action, monkeypatch: pytest.MonkeyPatch
+    action: argparse.Action, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("COLIBRI_HOME", str(tmp_path))  # where what is kept between servers lies
     monkeypatch.setattr("colibri.cluster.netns.check_network_place", lambda place, field: None)  # root
 
     def made(*argv: str) -> Any:
