@@ -7,9 +7,10 @@ import hashlib
 import secrets
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from threading import BoundedSemaphore
+from typing import Any
 
 import grpc
 
@@ -215,9 +216,9 @@ def _caller(context: grpc.ServicerContext) -> str:
     for key, value in context.invocation_metadata() or ():
         if key == "authorization":
             return hashlib.sha256(value if isinstance(value, bytes) else value.encode()).hexdigest()
-    certificate = context.auth_context().get("x509_pem_cert")
-    if certificate:
-        return hashlib.sha256(certificate[0]).hexdigest()
+    identity: Mapping[str, Any] = context.auth_context()
+    for certificate in identity.get("x509_pem_cert", ()):
+        return hashlib.sha256(certificate).hexdigest()
     return str(context.peer())
 
 

@@ -78,7 +78,7 @@ def test_the_checker_sees_every_module(tmp_path: Path) -> None:
         ("router_service", "import colibri.models", "the router knows no checkpoint"),
         ("cluster", "import colibri.kernels.api", "launchers read no weights"),
         ("cli", "import colibri.models.confined.template", "strangers' programs run confined"),
-        ("models/extra.py", "import jinja2", "strangers' programs run confined"),
+        ("coordinator", "import jinja2", "strangers' programs run confined"),
         ("coordinator", "import tokenizers", "tokenizers are made, or decode"),
         ("cluster", "import rich", "only the command line paints"),
         ("extra.py", "", "exhaustive"),
