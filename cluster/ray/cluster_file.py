@@ -12,13 +12,15 @@ import yaml
 from colibri.errors import ConfigError
 
 _TOKEN = ".ray/auth_token"
+_WHEELS = "colibri/wheels"
 _MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
     """provider: Ray's name of it. hosts: addresses, the head first; empty where a cloud gives them. user, key: for ssh;
-    key None: as ssh is set up. token: the local file that travels to the hosts as Ray's token, None: none does."""
+    key None: as ssh is set up. token: the local file that travels to the hosts as Ray's token, None: none does. wheels:
+    the local folder whose wheel hosts install, None: they install none."""
 
     path: Path
     name: str
@@ -27,6 +29,7 @@ class ClusterFile:
     user: str
     key: Path | None
     token: Path | None
+    wheels: Path | None = None
 
     @property
     def head(self) -> str:
@@ -57,6 +60,7 @@ def read_cluster_file(path: Path) -> ClusterFile:
         head = provider.get("external_head_ip", provider["head_ip"])
         hosts = tuple(_text(path, "provider", address) for address in (head, *workers))
     tokens = [local for remote, local in mounts.items() if str(remote).endswith(_TOKEN)]
+    wheels = [local for remote, local in mounts.items() if str(remote).rstrip("/").endswith(_WHEELS)]
     key = auth.get("ssh_private_key")
     return ClusterFile(
         path,
@@ -66,6 +70,7 @@ def read_cluster_file(path: Path) -> ClusterFile:
         _text(path, "auth.ssh_user", auth.get("ssh_user", "root")),
         None if key is None else Path(str(key)).expanduser(),
         Path(str(tokens[0])).expanduser() if tokens else None,
+        Path(str(wheels[0])).expanduser() if wheels else None,
     )
 
 

@@ -33,7 +33,9 @@ _PROCESSES = (
     "ray/_private/workers/",
     "ray/_private/runtime_env/",
 )
-_OURS = "colibri.cli.main"
+#: Keepers of the head, which Ray did not start, and all that Ray did start of ours.
+_KEEPERS = ("colibri.cluster.ray.keep_",)
+_OURS = ("colibri.cli.main", "colibri.cluster.ray.")
 #: In the environment of whatever a process of Ray has started.
 _FROM_RAY = b"RAY_RAYLET_PID="
 _SOCKETS = ("ray/session_*/sockets/*", "colibri-run-*")
@@ -109,7 +111,8 @@ def _processes(proc: Path) -> dict[int, str]:
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except OSError:
             continue  # it has just ended
-        if any(part in command for part in _PROCESSES) or (_OURS in command and _started_by_ray(folder)):
+        ours = any(part in command for part in _OURS) and _started_by_ray(folder)
+        if ours or any(part in command for part in (*_PROCESSES, *_KEEPERS)):
             found[int(folder.name)] = command
     return found
 

@@ -23,7 +23,7 @@ from typing import Any, TextIO
 
 from colibri.cluster.child import WorkerProcess, describe_end
 from colibri.cluster.pinning_plan import WorkerPlace
-from colibri.cluster.ray.record import WorkerRecord, write_whole
+from colibri.cluster.ray.record import WorkerRecord, try_write
 from colibri.cluster.ray.session import Host
 from colibri.errors import ColibriError
 from colibri.security.plane_secret import PlaneSecret
@@ -79,7 +79,7 @@ def main() -> int:
         _tell(answer, _begin(task, process, place))
         while not process.wait_exit(1.0):  # signals are handled in between
             pass
-    write_whole(
+    try_write(
         Path(task.ended),
         {"incarnation": task.incarnation, "how": describe_end(process.returncode), "said": process.said},
     )
@@ -96,7 +96,7 @@ def _begin(task: Task, process: WorkerProcess, place: WorkerPlace) -> dict[str, 
     record = WorkerRecord(
         task.deployment, task.fingerprint, task.name, ready, place, Host(**task.host), os.getpid()
     )
-    write_whole(Path(task.record), record.fields())
+    try_write(Path(task.record), record.fields())
     return record.fields()
 
 

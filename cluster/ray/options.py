@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from colibri.cluster.ray.times import ABSENT_AFTER_S
 from colibri.errors import InvalidInput
 
 #: Custom resource of a Ray node: how many workers it takes, one per (NUMA node, GPU).
@@ -35,8 +36,8 @@ class Seating:
 class RayOptions:
     """address: as in ray.init ('auto': the cluster that this host belongs to). place_s: seconds until a shortage of
     places is reported. lease_s: a worker that no coordinator has called for so long ends itself. state: file of the
-    coordinator, in which the next one finds the workers (None: it does not). hosts: that the workers of the start must
-    at least be spread over. gpus: of each worker."""
+    coordinator, in which the next one finds the workers (None: it does not). absent_after_s: as ManagerOptions has it.
+    hosts: that the workers of the start must at least be spread over. gpus: of each worker."""
 
     address: str = "auto"
     seating: Seating = field(default_factory=Seating)
@@ -46,6 +47,7 @@ class RayOptions:
     place_s: float = 120.0
     lease_s: float = 600.0
     state: Path | None = None
+    absent_after_s: float = ABSENT_AFTER_S
 
     def __post_init__(self) -> None:
         if not 0 < self.place_s <= 86400:

@@ -62,6 +62,15 @@ def write_whole(path: Path, fields: Mapping[str, Any]) -> None:
     draft.replace(path)
 
 
+def try_write(path: Path, fields: Mapping[str, Any]) -> str:
+    """`write_whole`, of what may be missing: a full disk must not end what runs. Returns why it failed, or nothing."""
+    try:
+        write_whole(path, fields)
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    return ""
+
+
 def read_fields(path: Path) -> dict[str, Any] | None:
     """None where there is nothing, or something else."""
     try:

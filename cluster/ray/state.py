@@ -9,7 +9,7 @@ import secrets
 import threading
 from pathlib import Path
 
-from colibri.cluster.ray.record import WorkerRecord, read_fields, write_whole
+from colibri.cluster.ray.record import WorkerRecord, read_fields, try_write
 from colibri.errors import ConfigError
 
 
@@ -76,8 +76,9 @@ class DeploymentState:
             self._held = -1
 
     def _write(self) -> None:
+        """On a full disk the next coordinator finds fewer workers, and starts those anew."""
         if self._path is not None and self._held >= 0:
-            write_whole(
+            try_write(
                 self._path,
                 {
                     "deployment": self.deployment,

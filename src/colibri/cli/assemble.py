@@ -244,7 +244,10 @@ def assemble(
                 start.desired
                 or Desired.of(placement, options.replicas, expert_bytes(model, mode), mix.kinds),
                 places.joining if ray is None else lambda present, joining: [ANYWHERE] * len(joining),
-                ManagerOptions(memory=options.cluster.memory),
+                ManagerOptions(
+                    memory=options.cluster.memory,
+                    absent_after_s=ManagerOptions().absent_after_s if ray is None else ray.absent_after_s,
+                ),
                 rebalancer=Rebalancer(router.loads, options.cluster.rebalance, time.monotonic),
                 keep=None if keeper is None else keeper.keep,
                 log=log,

@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
     begun = time.monotonic()
     cluster = read_cluster_file(args.cluster)
+    check_wheel(cluster)
     make_token(cluster)
     env = environment(cluster, os.environ)
 
@@ -80,6 +81,19 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(f"serving on {address} after {serving_s:.1f} s (log on the head: {ready['log']})", flush=True)
     return 0
+
+
+def check_wheel(cluster: ClusterFile) -> None:
+    """Raises ConfigError where the hosts would find nothing to install."""
+    from colibri.errors import ConfigError
+
+    folder = cluster.wheels
+    if folder is not None and not list(folder.glob("colibri_moe-*.whl")):
+        raise ConfigError(
+            f"{cluster.path}: file_mounts",
+            "a wheel of Colibri for the hosts (pip wheel --no-deps -w dist . in its repository)",
+            f"none in {folder}",
+        )
 
 
 def make_token(cluster: ClusterFile) -> None:

@@ -47,7 +47,7 @@ VERBS: Mapping[str, Verb] = {
         "colibri.cli.down",
     ),
     "deploy": Verb(
-        "Serve on the Ray cluster that this machine is the head of: detached, restarted by Ray, logged to a file.",
+        "Serve on the Ray cluster that this machine is the head of: detached, kept running, logged to a file.",
         "colibri.cli.deploy",
     ),
     "place": Verb(

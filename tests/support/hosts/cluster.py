@@ -76,6 +76,8 @@ def make_cluster(lab: Lab, model: Path, serve: Mapping[str, Any]) -> Cluster:
     """serve: options in place of those in colibri.yaml."""
     folder = lab.folder / "operator-work"
     folder.mkdir()
+    (folder / "dist").mkdir()
+    (folder / "dist" / "colibri_moe-0-py3-none-any.whl").touch()  # never installed: the hosts have Colibri
     (folder / "cluster.yaml").write_text(_cluster_file(lab))
     options = yaml.safe_load((ROOT / "colibri.yaml").read_text())
     options["model"] = str(model)

@@ -1,0 +1,127 @@
+"""`python -m colibri.cluster.ray.keep_head [--log FILE] -- ray start --head ...`: keeps Ray running on the head.
+
+`ray start` leaves its processes to themselves: a GCS, a raylet or an autoscaler that dies is never started again. This
+starts them by the command that follows `--`, returns when that has succeeded, and leaves a keeper behind, which looks
+after them: when one of them is gone, all of Ray on this host is ended and started anew. Workers and the server are no
+processes of Ray, and go on. SIGTERM, as from `ray stop`, ends the keeper first; what Ray runs is then Ray's to end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from colibri.cluster.ray.keeper import session_of, settle_keeper, start_keeper
+
+#: Without one of these, by a part of the command line, Ray does not do what it is there for. Agents and log monitors
+#: end with their raylet.
+PARTS = {
+    "GCS": "gcs/gcs_server",
+    "raylet": "raylet/raylet",
+    "autoscaler": "autoscaler/_private/monitor.py",
+    "dashboard": "dashboard/dashboard.py",
+}
+_LOOK_S = 0.5
+#: `ray stop` ends the keeper at once with the raylet: an end that is meant is known by then.
+_MEANT_S = 1.0
+_START_S = 180.0
+_PAUSE_S, _MAX_PAUSE_S = 1.0, 20.0
+_END_S = 10.0
+_KEEPER = "--keeper"
+
+
+def missing(before: Mapping[str, int], now: Mapping[int, str]) -> list[str]:
+    """Names of the parts that ran and do not any more. before: pid by name; now: command line by pid."""
+    return [name for name, pid in before.items() if PARTS[name] not in now.get(pid, "")]
+
+
+def parts_of(processes: Mapping[int, str]) -> dict[str, int]:
+    """Pid of each part that is there."""
+    return {
+        name: pid for name, part in PARTS.items() for pid, command in processes.items() if part in command
+    }
+
+
+class HeadKeeper:
+    def __init__(self, command: Sequence[str], stop: threading.Event, proc: Path = Path("/proc")) -> None:
+        self._command = list(command)
+        self._stop = stop
+        self._proc = proc
+
+    def run(self, started: int) -> int:
+        """started: the session of the Ray that runs. Returns when it is told to stop."""
+        session = started
+        while not self._stop.is_set():
+            before = parts_of(session_of(self._proc, session))
+            gone: list[str] = []
+            while not gone and not self._stop.wait(_LOOK_S):
+                gone = missing(before, session_of(self._proc, session))
+            if self._stop.wait(_MEANT_S):
+                break
+            _say(f"gone: {', '.join(gone)}; Ray is started anew on this host")
+            self._end(session)
+            session = self._start_again()
+        return 0
+
+    def _start_again(self) -> int:
+        pause_s = _PAUSE_S
+        while not self._stop.wait(pause_s):
+            session, code = start(self._command)
+            if code == 0:
+                _say("Ray runs again")
+                return session
+            self._end(session)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+            _say(f"`ray start` failed (exit code {code}); trying again in {pause_s:g} s")
+        return 0
+
+    def _end(self, session: int) -> None:
+        """All of it: what is left of an old Ray holds its ports."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            until = time.monotonic() + _END_S
+            for pid in session_of(self._proc, session):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            while session_of(self._proc, session) and time.monotonic() < until:
+                time.sleep(0.05)
+
+
+def start(command: Sequence[str]) -> tuple[int, int]:
+    """(session, exit code) of `ray start`; a code of -1: not done in time."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        return process.pid, process.wait(_START_S)
+    except subprocess.TimeoutExpired:
+        return process.pid, -1
+
+
+def _say(line: str) -> None:
+    print(f"{time.strftime('%F %T')} {line}", file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    if arguments[:1] == [_KEEPER]:
+        stop = settle_keeper()
+        return HeadKeeper(arguments[2:], stop).run(int(arguments[1]))
+    split = list(arguments).index("--") if "--" in arguments else -1
+    if split < 0 or not arguments[split + 1 :]:
+        print("usage: keep_head [--log FILE] -- ray start --head ...", file=sys.stderr)
+        return 2
+    options, command = arguments[:split], arguments[split + 1 :]
+    log = Path(options[1] if len(options) == 2 and options[0] == "--log" else "~/.cache/colibri/logs/ray.log")
+    session, code = start(command)
+    if code:
+        return max(1, code)
+    start_keeper("colibri.cluster.ray.keep_head", [_KEEPER, str(session), *command], log.expanduser())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
