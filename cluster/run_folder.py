@@ -6,6 +6,7 @@ kernel drops with its owner, and folders whose lock is free belong to nobody.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -56,19 +57,17 @@ class RunFolder:
 
 
 def sweep(root: Path) -> None:
-    """Remove the folders of this user whose owner is dead."""
+    """Remove the folders of this user whose owner is dead. In a folder that all users share: no link is followed."""
     for folder in root.glob(f"{_PREFIX}*"):
-        try:
-            if folder.stat().st_uid != os.getuid():
-                continue
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            continue  # just being made or just being removed by its owner
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            continue  # its owner lives
-        else:
+        with contextlib.ExitStack() as opened:
+            try:
+                held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                opened.callback(os.close, held)
+                if os.fstat(held).st_uid != os.getuid():
+                    continue
+                lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=held)
+                opened.callback(os.close, lock)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue  # just being made, just being removed, or its owner lives
             shutil.rmtree(folder, ignore_errors=True)
-        finally:
-            os.close(lock)

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import time
@@ -76,8 +77,8 @@ def look(
     root = temporary or Path(tempfile.gettempdir())
     return Leftovers(
         tuple(f"{pid} {command[:_SAID]}" for pid, command in sorted(_processes(proc).items())),
-        tuple(str(path) for pattern in _SOCKETS for path in sorted(root.glob(pattern))),
-        tuple(str(path) for pattern in _SHARED for path in sorted(shared.glob(pattern))),
+        tuple(str(path) for pattern in _SOCKETS for path in _owned(root, pattern)),
+        tuple(str(path) for pattern in _SHARED for path in _owned(shared, pattern)),
     )
 
 
@@ -94,11 +95,28 @@ def end(proc: Path = Path("/proc"), temporary: Path | None = None, shared: Path 
     sweep(root)
     for base, patterns in ((root, _SOCKETS), (shared, _SHARED)):
         for pattern in patterns:
-            for path in base.glob(pattern):
+            for path in _owned(base, pattern):
                 if path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     path.unlink(missing_ok=True)
+
+
+def _owned(base: Path, pattern: str) -> list[Path]:
+    """What matches and is this user's own, each folder on the way, too. No link is followed: in a folder that all users
+    share, one may lead to files of ours that are none of Ray's."""
+    found = [base]
+    for part in pattern.split("/"):
+        found = [path for folder in found for path in sorted(folder.glob(part)) if _is_own(path)]
+    return found
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        state = path.lstat()
+    except OSError:
+        return False  # it has just gone
+    return state.st_uid == os.getuid() and not stat.S_ISLNK(state.st_mode)
 
 
 def _processes(proc: Path) -> dict[int, str]:

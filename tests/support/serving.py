@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.support.clusters import BACKEND
+from tests.support.short import short
 
 
 class Serving:
@@ -43,22 +44,23 @@ def serving(
     command that becomes the server."""
     err = folder / "serve.err"
     command = [sys.executable, "-m", "colibri.cli.main", "serve", str(model), f"--listen={listen}", "--json"]
-    with open(err, "w") as log:
-        process = subprocess.Popen(
-            [*through, *command, f"--backend={BACKEND}", *(["--share-cpus"] if share else []), *options],
-            stdout=subprocess.PIPE,
-            stderr=log if stderr is None else stderr,
-            text=True,
-            env={**os.environ, "TMPDIR": str(folder)},
-        )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, err.read_text()
-        yield Serving(process, err, json.loads(line)["target"])
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait(30)
-        assert process.stdout is not None
-        process.stdout.close()
+    with short(folder) as temporary:
+        with open(err, "w") as log:
+            process = subprocess.Popen(
+                [*through, *command, f"--backend={BACKEND}", *(["--share-cpus"] if share else []), *options],
+                stdout=subprocess.PIPE,
+                stderr=log if stderr is None else stderr,
+                text=True,
+                env={**os.environ, "TMPDIR": str(temporary)},
+            )
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, err.read_text()
+            yield Serving(process, err, json.loads(line)["target"])
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait(30)
+            assert process.stdout is not None
+            process.stdout.close()
