@@ -55,6 +55,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
     return ByFile(config, log)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ids must be the same in every process that collects: `make test` has two."""
+    addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if addresses:
+        raise pytest.UsageError(f"ids of tests: expected no addresses of objects, got {addresses[0]}")
+
+
 @pytest.fixture(scope="session")
 def demo_model() -> Path:
     """Folder of the demo model in the Colibri home; built (ten seconds or so) if it is not there."""

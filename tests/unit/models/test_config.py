@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -31,7 +32,13 @@ BASE: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-ABSENT = object()
+class Absent(Enum):
+    """Its one member has a name, which test ids are made of."""
+
+    ABSENT = "absent"
+
+
+ABSENT = Absent.ABSENT
 
 
 def changed(**fields: object) -> dict[str, Any]:
