@@ -32,6 +32,8 @@ BASE: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+
+
 class Absent(Enum):
     """Its one member has a name, which test ids are made of."""
 
