@@ -22,12 +22,21 @@ class Serving:
         self.process, self.err, self.target = process, err, target
 
     def workers(self) -> list[int]:
+        """Its expert workers; the server has other children, too."""
         children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        return sorted(int(pid) for file in children for pid in file.read_text().split())
+        found = [int(pid) for file in children for pid in file.read_text().split()]
+        return sorted(pid for pid in found if b"\0expert\0" in _command(pid))
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
         return self.process.wait(30)
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""  # it has just ended
 
 
 @contextlib.contextmanager
