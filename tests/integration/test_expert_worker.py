@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -314,14 +315,16 @@ def test_absurd_epochs_change_nothing(tiny_mixtral: Path, tmp_path: Path) -> Non
 def absurd_epochs(client: WorkerClient) -> None:
     client.load(epoch=1)
     everything = all_experts(client.limits)
+
+    def retire(epoch: int) -> object:
+        request = expert_pb2.RetireRequest(epochs_below=epoch, experts=everything)
+        return client.stub.Retire(request, timeout=WAIT_S)
+
     for number, epoch in enumerate((1 << 40, (1 << 64) - 1, 2 + AHEAD), start=1):
-        retire = expert_pb2.RetireRequest(epochs_below=epoch, experts=everything)
-        error = from_rpc_error(
-            failure(lambda retire=retire: client.stub.Retire(retire, timeout=WAIT_S)), "w0"
-        )  # type: ignore[misc]
+        error = from_rpc_error(failure(partial(retire, epoch)), "w0")
         assert isinstance(error, InvalidInput)
         assert error.message.startswith(f"epochs_below: expected at most {1 + AHEAD}, ")
-        error = from_rpc_error(failure(lambda epoch=epoch: client.load(epoch=epoch)), "w0")  # type: ignore[misc]
+        error = from_rpc_error(failure(partial(client.load, epoch=epoch)), "w0")
         assert isinstance(error, InvalidInput)
         assert error.message.startswith(f"epoch: expected at most {1 + AHEAD}, ")
         refused = client.call(client.request(number, epoch=epoch))

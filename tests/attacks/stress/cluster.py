@@ -47,7 +47,7 @@ def publisher() -> Round:
     def check() -> None:
         assert not shared.current.endpoints, "a worker that has ended is published"
 
-    return Round([*(lambda name=name: live(name) for name in NAMES), change, read], check)  # type: ignore[misc]
+    return Round([*(lambda name=name: live(name) for name in NAMES), change, read], check)
 
 
 def ticket() -> Round:
