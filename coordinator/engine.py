@@ -131,7 +131,7 @@ class Engine:
             roster = self._roster
             if self._close_at is not None:
                 raise _shutting_down()
-            if roster.get(request.request_id) is not None:
+            if roster.get(request.key) is not None:
                 raise DuplicateRequest(f"request_id: {request.request_id!r} is still running")
             if complete is not None:
                 handle.finish(complete)
@@ -154,10 +154,10 @@ class Engine:
             self._changed.notify_all()
         return handle
 
-    def abort(self, request_id: str) -> bool:
-        """Ends a request at the next step boundary; False when it is unknown or has ended."""
+    def abort(self, request_id: str, owner: str = "") -> bool:
+        """Ends a request of the owner's at the next step boundary; False when there is none of that id."""
         with self._changed:
-            active = self._roster.get(request_id)
+            active = self._roster.get((owner, request_id))
             if active is not None:
                 active.cancelled = True
         return active is not None
@@ -213,7 +213,7 @@ class Engine:
 
     def _cancel(self, handle: RequestHandle) -> None:
         with self._changed:
-            active = self._roster.get(handle.request.request_id)
+            active = self._roster.get(handle.request.key)
             if active is not None and active.handle is handle:
                 active.cancelled = True
 
@@ -375,7 +375,7 @@ class Engine:
 
     def _active(self, sequence: Sequence) -> ActiveRequest | None:
         """The request of a choice that has not ended."""
-        active = self._roster.get(sequence.request.request_id)
+        active = self._roster.get(sequence.request.key)
         return active if active is not None and sequence in active.sequences else None
 
 

@@ -23,7 +23,7 @@ class GenerationRequest:
     or given; sampling.choice is the index of the first of `n` choices. stop_ids: every id that ends the answer,
     the checkpoint's end-of-sequence ids included unless they are ignored; stop: strings that do. Neither does
     before min_tokens. priority: larger ones are admitted first. logprobs: None, or how many of the likeliest
-    come with each token. echo: the prompt is told, with prompt_text.
+    come with each token. echo: the prompt is told, with prompt_text. owner: who asked; ids are each owner's own.
     """
 
     request_id: str
@@ -42,6 +42,12 @@ class GenerationRequest:
     logprobs: int | None = None
     echo: bool = False
     prompt_text: str = ""
+    owner: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What no other running request has."""
+        return self.owner, self.request_id
 
     @property
     def kv_tokens(self) -> int:

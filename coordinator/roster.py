@@ -39,23 +39,24 @@ class Roster:
     def __init__(self, cache: KvCache, places: int) -> None:
         self._cache = cache
         self._places = places
-        self._by_id: dict[str, ActiveRequest] = {}
+        self._by_key: dict[tuple[str, str], ActiveRequest] = {}
         self.waiting: list[ActiveRequest] = []
         self.running: list[Sequence] = []
 
     def __len__(self) -> int:
         """Requests that wait or run."""
-        return len(self._by_id)
+        return len(self._by_key)
 
     def __iter__(self) -> Iterator[ActiveRequest]:
         """All of them; they may be dropped on the way."""
-        return iter(list(self._by_id.values()))
+        return iter(list(self._by_key.values()))
 
-    def get(self, request_id: str) -> ActiveRequest | None:
-        return self._by_id.get(request_id)
+    def get(self, key: tuple[str, str]) -> ActiveRequest | None:
+        """key: GenerationRequest.key."""
+        return self._by_key.get(key)
 
     def add(self, active: ActiveRequest) -> None:
-        self._by_id[active.request.request_id] = active
+        self._by_key[active.request.key] = active
         bisect.insort(self.waiting, active, key=lambda each: (-each.request.priority, each.order))
 
     def admit(self, now: float) -> None:
@@ -95,7 +96,7 @@ class Roster:
             sequence.pages = None
         if active.sequences:
             return False
-        del self._by_id[active.request.request_id]
+        del self._by_key[active.request.key]
         if active.admitted_at is None:
             self.waiting.remove(active)
         return True

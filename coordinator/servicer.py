@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import secrets
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from threading import BoundedSemaphore
-from typing import Any
 
 import grpc
 
@@ -32,6 +30,7 @@ from colibri.models.tokenizer import Tokenizer
 from colibri.placement import Directory
 from colibri.rpc.deadline import deadline_of
 from colibri.rpc.server import Service
+from colibri.security.caller import caller_of
 from colibri.transport.options import CONTROL_MESSAGE_BYTES
 from colibri.v1 import generation_pb2 as pb
 from colibri.v1 import generation_pb2_grpc
@@ -120,7 +119,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
                     self._draws,
                     self._prompts.chat,
                 )
-                handle = self._engine.submit(asked)
+                handle = self._engine.submit(replace(asked, owner=caller_of(context)))
             # A client that goes away, or was gone already, takes its request along.
             if not context.add_callback(handle.cancel):
                 handle.cancel()
@@ -132,7 +131,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
 
     def Abort(self, request: pb.AbortRequest, context: grpc.ServicerContext) -> pb.AbortReply:
         check_request_id(request.request_id, required=True)
-        return pb.AbortReply(found=self._engine.abort(request.request_id))
+        return pb.AbortReply(found=self._engine.abort(request.request_id, caller_of(context)))
 
     def ModelInfo(self, request: pb.ModelInfoRequest, context: grpc.ServicerContext) -> pb.ModelInfoReply:
         config, numerics = self._model.config, self._engine.numerics
@@ -203,23 +202,12 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         """Large calls are computed one at a time, callers in turn."""
         if size <= call_size.SHORT_BYTES:
             return contextlib.nullcontext()
-        return self._large.turn(_caller(context), deadline)
+        return self._large.turn(caller_of(context) or str(context.peer()), deadline)
 
     def _need_tokenizer(self) -> Tokenizer:
         if self._prompts.tokenizer is None:
             raise InvalidInput("model", "one with a tokenizer", f"{self._model.name}, which has none")
         return self._prompts.tokenizer
-
-
-def _caller(context: grpc.ServicerContext) -> str:
-    """Whom a call is counted for: the token, the certificate, else the connection."""
-    for key, value in context.invocation_metadata() or ():
-        if key == "authorization":
-            return hashlib.sha256(value if isinstance(value, bytes) else value.encode()).hexdigest()
-    identity: Mapping[str, Any] = context.auth_context()
-    for certificate in identity.get("x509_pem_cert", ()):
-        return hashlib.sha256(certificate).hexdigest()
-    return str(context.peer())
 
 
 def _defaults(defaults: GenerationDefaults) -> pb.Defaults:

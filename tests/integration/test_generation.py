@@ -223,9 +223,9 @@ class TestRefusals:
         assert idle(served.engine)
 
     def test_values_that_fit_no_message(self, served: Served) -> None:
-        with pytest.raises(InvalidInput, match="GenerateRequest"):
+        with pytest.raises(InvalidInput, match="expected a whole number from 0 to"):
             served.client.generate([-1])
-        with pytest.raises(InvalidInput, match="GenerateRequest"):
+        with pytest.raises(InvalidInput, match="expected a whole number from 0 to"):
             served.client.generate([1], seed=2**64)
 
     def test_no_prompt_at_all(self, served: Served) -> None:
