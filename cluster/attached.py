@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from colibri.cluster.contents import Contents
 from colibri.cluster.expert_calls import WorkerProgress, ask_status, load_experts
 from colibri.cluster.membership import MembershipPublisher
 from colibri.deadline import Clock, Deadline
@@ -33,10 +34,10 @@ class AttachedWorkers:
     """Finds the worker at each target, asks `place` for a placement over them, loads and publishes. place: gets the
     expert_numerics_id of each by its name, in the order of the targets.
 
-    security: of the channels to them. A worker that stops answering leaves the directory; when it is back, perhaps as
-    a new incarnation, it is loaded again and returns. Nothing is started or ended here. Constructing raises
-    DeadlineExpired, TlsError or WorkerLost where nobody answers at a target, InvalidInput where two workers have one
-    name.
+    security: of the channels to them. contents: what their experts must be (None: as the first of them says). A worker
+    that stops answering leaves the directory; when it is back, perhaps as a new incarnation, it is loaded again and
+    returns. Nothing is started or ended here. Constructing raises DeadlineExpired, TlsError or WorkerLost where nobody
+    answers at a target, InvalidInput where two workers have one name.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class AttachedWorkers:
         options: AttachOptions | None = None,
         *,
         security: ChannelSecurity = PLAIN,
+        contents: Contents | None = None,
         progress: WorkerProgress = lambda worker, done, total, nbytes: None,
         log: Callable[[str], None] = lambda line: None,
         clock: Clock = time.monotonic,
@@ -66,7 +68,7 @@ class AttachedWorkers:
             if name in names[:index]:
                 raise InvalidInput("workers", "names that differ", f"{name} at {targets[index]} and before")
         self._placement = place({status.worker: status.expert_numerics_id for status in statuses})
-        self._publisher = MembershipPublisher(self._placement)
+        self._publisher = MembershipPublisher(self._placement, contents)
         self._loaded = [threading.Event() for _ in found]
         self._refusals: dict[str, ColibriError] = {}
         self._threads = [
@@ -147,6 +149,7 @@ class AttachedWorkers:
             lambda step: self._progress(
                 endpoint.name, step.experts_done, step.experts_total, step.bytes_done
             ),
+            contents=self._publisher.contents,
         )
 
     def _take_out(self, endpoint: WorkerEndpoint, why: str) -> None:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import grpc
 
+from colibri.cluster.contents import Contents
 from colibri.deadline import Deadline
 from colibri.errors import Cancelled, WorkerLost
 from colibri.placement import WorkerEndpoint
@@ -90,10 +91,13 @@ def load_experts(
     *,
     yielding: bool = False,
     cancellation: Cancellation | None = None,
+    contents: Contents | None = None,
 ) -> None:
-    """Have a worker load `experts` ((layer, expert) ids); yielding: beside requests, at a low CPU priority.
+    """Have a worker load `experts` ((layer, expert) ids); yielding: beside requests, at a low CPU priority. contents:
+    what the experts of the deployment are, compared as each is loaded.
 
-    Raises the typed error of a failed call, naming the worker; DeadlineExpired when it took too long; Cancelled.
+    Raises the typed error of a failed call, naming the worker; DeadlineExpired when it took too long; Cancelled;
+    NumericsMismatch for an expert of another content.
     """
     request = expert_pb2.LoadRequest(epoch=epoch, experts=_ids(experts), yielding=yielding)
     peer = f"worker {endpoint.name}"
@@ -104,6 +108,10 @@ def load_experts(
             call = stub.Load(request, timeout=deadline.remaining())
             with (cancellation or Cancellation()).covering(call):
                 for message in call:
+                    if contents is not None and 0 < message.experts_done <= len(experts):
+                        contents.hear(
+                            endpoint.name, {experts[message.experts_done - 1]: message.expert_digest}
+                        )
                     progress(message)
                     done = message.done
         except grpc.RpcError as error:
@@ -138,12 +146,24 @@ def end_worker(endpoint: WorkerEndpoint, timeout_s: float, *, at_once: bool) -> 
             raise from_rpc_error(error, f"worker {endpoint.name}") from error
 
 
-def held_experts(endpoint: WorkerEndpoint, timeout_s: float) -> frozenset[tuple[int, int]]:
-    """What it holds, by its own account."""
+def held_experts(
+    endpoint: WorkerEndpoint, timeout_s: float, contents: Contents | None = None
+) -> frozenset[tuple[int, int]]:
+    """What it holds, by its own account. contents: as for load_experts."""
     reply = ask_status(
         endpoint.target, f"worker {endpoint.name}", timeout_s, security=endpoint.security, experts=True
     )
+    if contents is not None:
+        contents.hear(endpoint.name, told_contents(reply))
     return frozenset((item.layer, item.expert) for item in reply.held)
+
+
+def told_contents(reply: expert_pb2.StatusReply) -> dict[tuple[int, int], bytes]:
+    """The digests in a status that was asked for with `experts`; none from a worker that does not know of them."""
+    if len(reply.held_digests) != len(reply.held):
+        return {}
+    held = [(item.layer, item.expert) for item in reply.held]
+    return dict(zip(held, reply.held_digests, strict=True))
 
 
 def _ids(experts: Iterable[tuple[int, int]]) -> list[expert_pb2.ExpertId]:

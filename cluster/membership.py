@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
+from colibri.cluster.contents import Contents
 from colibri.cluster.holders import ExpertId, held_by, holders_of
 from colibri.errors import WorkerLost
 from colibri.placement import Directory, Membership, Placement, WorkerEndpoint
@@ -13,10 +14,12 @@ from colibri.placement import Directory, Membership, Placement, WorkerEndpoint
 class MembershipPublisher:
     """Owns a Directory. Each change replaces the whole snapshot; any thread may call.
 
-    What it publishes is true: a worker is in it only while it holds all that the placement gives it.
+    What it publishes is true: a worker is in it only while it holds all that the placement gives it. `contents`: what
+    those experts are.
     """
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, contents: Contents | None = None) -> None:
+        self.contents = Contents() if contents is None else contents
         self._lock = threading.Lock()
         self._placement = placement
         self._endpoints: dict[str, WorkerEndpoint] = {}

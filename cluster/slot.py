@@ -14,6 +14,7 @@ from colibri.cluster.expert_calls import (
     ask_status,
     held_experts,
     load_experts,
+    told_contents,
 )
 from colibri.cluster.holders import ExpertId, held_by, holders_of, lost_experts
 from colibri.cluster.launch import LOADED, UP, LaunchOptions, WorkerState, WorkerStatus
@@ -203,7 +204,8 @@ class WorkerSlot:
         """Until it holds what the placement gives it, however often that changes meanwhile."""
         loaded: frozenset[ExpertId] = frozenset()
         if taken_over:
-            loaded = held_experts(endpoint, deadline.bound(STATUS_TIMEOUT_S, self._context.clock))
+            left_s = deadline.bound(STATUS_TIMEOUT_S, self._context.clock)
+            loaded = held_experts(endpoint, left_s, self._context.publisher.contents)
         while True:
             epoch, missing = self._context.publisher.join(endpoint, loaded)
             if not missing:
@@ -215,6 +217,7 @@ class WorkerSlot:
                 deadline,
                 self._progress,
                 yielding=self._may_yield(),
+                contents=self._context.publisher.contents,
             )
             loaded = loaded.union(missing)
 
@@ -236,6 +239,7 @@ class WorkerSlot:
         )
 
     def _heard(self, reply: expert_pb2.StatusReply) -> None:
+        self._context.publisher.contents.hear(self.name, told_contents(reply))
         self._note(
             cpus_allowed=tuple(reply.cpus_allowed),
             oversubscribed=reply.oversubscribed,

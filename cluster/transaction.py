@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from colibri.cluster.change import Change
+from colibri.cluster.contents import Contents
 from colibri.cluster.expert_calls import Cancellation, ask_status, held_experts, load_experts, retire_experts
 from colibri.cluster.holders import held_by, holders_of
 from colibri.cluster.membership import MembershipPublisher
@@ -81,7 +82,7 @@ def run_change(
         raise WorkerLost(f"worker {missing[0]} is not alive", peer=missing[0])
     endpoints = {name: alive[name] for name in change.loads}
     bound = Deadline.after(bounds.prepare_s, clock).earlier(deadline)
-    _prepare(change, endpoints, bound, yielding, interrupted, report, clock)
+    _prepare(change, endpoints, bound, yielding, interrupted, report, clock, publisher.contents)
     publisher.commit(change.new, {name: endpoint.incarnation for name, endpoint in endpoints.items()})
     report(Step("commit", "routers switch at their next layer", epoch=change.new.epoch))
     return retire(publisher, bounds, interrupted, report)
@@ -136,6 +137,7 @@ def _prepare(
     interrupted: Interrupting,
     report: Report,
     clock: Clock,
+    contents: Contents,
 ) -> None:
     """All loads at once. Raises the first failure, after the others have been called off."""
     total = change.experts_to_load
@@ -158,6 +160,7 @@ def _prepare(
             progress,
             yielding=yielding,
             cancellation=cancellation,
+            contents=contents,
         )
 
     calls = _Calls({name: partial(load, endpoint) for name, endpoint in endpoints.items()})

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from colibri.kernels.api import F32, Backend, ComputeMode, PackedLinear, RopeTable
+from colibri.models.checked import checked
 from colibri.models.checkpoint import Array, Checkpoint
 from colibri.models.config import MixtralConfig
 from colibri.models.dtypes import fp32_from_stored
-from colibri.models.finite import check_finite
 from colibri.models.pack import Pack
 from colibri.models.pack_plan import EMBEDDING, FINAL_NORM, HEAD, part_name
+from colibri.models.tensor_names import ExpertLayout, model_tensors
 
 Progress = Callable[[int, int], None]
 """(bytes done, bytes in all)"""
@@ -59,47 +60,46 @@ class DecoderWeights:
         (None: the model's context).
 
         In bf16 mode weights of other dtypes are rounded to bf16. Raises CheckpointError for unreadable tensors, for
-        weights that are not finite and for a pack's wrong checksums.
+        weights that are not finite or not what they were, and for a pack's wrong checksums.
         """
         if isinstance(model, Pack):
             return cls._from_pack(model, backend, mode, progress, max_positions)
-        checkpoint, config = model, model.config
-        done, total = 0, _dense_bytes(checkpoint)
+        checkpoint, config = checked(model), model.config
+        done, total = 0, _dense_bytes(config)
 
-        def read(array: Array, where: str) -> Array:
+        def read(array: Array) -> Array:
             nonlocal done
-            check_finite(array, config.dtype, where)
             done += array.nbytes
             if progress is not None:
                 progress(done, total)
             return array
 
-        def norm(array: Array, where: str) -> F32:
-            return fp32_from_stored(read(array, where), config.dtype)
+        def norm(array: Array) -> F32:
+            return fp32_from_stored(read(array), config.dtype)
 
-        embedding = backend.pack_linear(read(checkpoint.embedding(), "embedding"), mode)
+        embedding = backend.pack_linear(read(checkpoint.embedding()), mode)
         layers = []
         for layer in range(config.layers):
             norms, attention = checkpoint.norms(layer), checkpoint.attention(layer)
-            at = f"layer {layer}"
-            qkv = np.concatenate([read(getattr(attention, name), f"{at}: {name}_proj") for name in "qkv"])
+            qkv = np.concatenate([read(getattr(attention, name)) for name in "qkv"])
             layers.append(
                 LayerWeights(
-                    attention_norm=norm(norms.input, f"{at}: input_layernorm"),
+                    attention_norm=norm(norms.input),
                     qkv=backend.pack_linear(qkv, mode),
-                    o_proj=backend.pack_linear(read(attention.o, f"{at}: o_proj"), mode),
-                    ffn_norm=norm(norms.post, f"{at}: post_attention_layernorm"),
+                    o_proj=backend.pack_linear(read(attention.o), mode),
+                    ffn_norm=norm(norms.post),
                 )
             )
+        final_norm = norm(checkpoint.final_norm())
+        head = embedding if config.tied else backend.pack_linear(read(checkpoint.lm_head()), mode)
+        checkpoint.save()
         return cls(
             config=config,
             mode=mode,
             embedding=embedding,
             layers=tuple(layers),
-            final_norm=norm(checkpoint.final_norm(), "final norm"),
-            head=embedding
-            if config.tied
-            else backend.pack_linear(read(checkpoint.lm_head(), "lm_head"), mode),
+            final_norm=final_norm,
+            head=head,
             rope=backend.rope_table(
                 config.rope_theta, config.head_dim, max_positions or config.max_positions
             ),
@@ -155,12 +155,7 @@ class DecoderWeights:
         )
 
 
-def _dense_bytes(checkpoint: Checkpoint) -> int:
-    config = checkpoint.config
-    arrays = [checkpoint.embedding(), checkpoint.final_norm()]
-    if not config.tied:
-        arrays.append(checkpoint.lm_head())
-    for layer in range(config.layers):
-        norms, attention = checkpoint.norms(layer), checkpoint.attention(layer)
-        arrays += [norms.input, norms.post, attention.q, attention.k, attention.v, attention.o]
-    return sum(array.nbytes for array in arrays)
+def _dense_bytes(config: MixtralConfig) -> int:
+    """Of all tensors but gates and experts, as a checkpoint stores them."""
+    layout = ExpertLayout.PER_EXPERT
+    return sum(spec.nbytes for spec in model_tensors(config, layout) if "block_sparse_moe" not in spec.name)

@@ -24,7 +24,7 @@ from colibri.kernels.api import (
     PackedExpert,
     UnitBatch,
 )
-from colibri.models.model import Model, load_expert, load_gate
+from colibri.models.model import Model, for_use, load_expert, load_gate
 
 Observer = Callable[[int, int, Array, PackedExpert], None]
 """(layer, expert, rows [n, hidden] in the mode's row dtype, the expert): what an expert is about to compute."""
@@ -47,7 +47,7 @@ class Layerwise:
         experts: Callable[[int, int], PackedExpert] | None = None,
     ) -> None:
         """experts: (layer, expert) -> what stands for the model's own."""
-        self._model = model
+        self._model = model = for_use(model)
         self._backend = backend
         self._mode = mode
         self._load = experts or (lambda layer, expert: load_expert(model, layer, expert, backend, mode))

@@ -20,7 +20,8 @@ from colibri.expert_service.stream import RunUnits, Worker
 from colibri.expert_service.warm_up import warm_up
 from colibri.kernels.api import Backend, ComputeMode
 from colibri.kernels.factory import make_backend
-from colibri.models.model import check_mode, expert_numerics, formats, open_model
+from colibri.models.model import check_mode, expert_numerics, for_use, formats, open_model, warn_of_texts
+from colibri.models.place import split_pin
 from colibri.rpc.server import RpcServer, build_server
 from colibri.security.public_text import hide
 from colibri.transport.options import server_options
@@ -45,7 +46,8 @@ class WorkerServer:
 
         Raises CheckpointError, ConfigError.
         """
-        model = open_model(config.model)
+        model = for_use(open_model(config.model))
+        warn_of_texts(model)
         shapes = model.config
         mode = ComputeMode(config.compute_mode)
         check_mode(model, mode)
@@ -55,7 +57,7 @@ class WorkerServer:
         limits = FrameLimits(
             shapes.layers, shapes.experts, shapes.top_k, shapes.hidden, config.compute_mode, config.max_rows
         )
-        hide(config.model)
+        hide(split_pin(config.model)[0])
         self._backend = _make_backend(config) if backend is None else backend
         self.store = WeightStore(model, self._backend, mode, config.memory)
         max_bytes = max(_MIN_QUEUE_BYTES, _LARGEST_REQUESTS * limits.max_request_bytes)

@@ -163,6 +163,7 @@ class ExpertServicer:
                 read_seconds=step.read_seconds if done else 0.0,
                 pack_seconds=step.pack_seconds if done else 0.0,
                 bytes_fetched=step.bytes_fetched,
+                expert_digest=step.digest,
             )
 
     def _look_where_pages_lie(self) -> None:
@@ -191,6 +192,7 @@ class ExpertServicer:
         worker, identity, counts = self._worker, self._identity, self._worker.counters.counts
         oldest = worker.queue.oldest()
         placed = self._placed()
+        held = self._store.digests() if request.experts else []
         return expert_pb2.StatusReply(
             worker=worker.name,
             incarnation=worker.incarnation,
@@ -216,9 +218,8 @@ class ExpertServicer:
             expert_numerics_id=identity.expert_numerics_id,
             build_version=__version__,
             bytes_fetched=self._store.bytes_fetched,
-            held=[expert_pb2.ExpertId(layer=layer, expert=expert) for layer, expert in self._store.held()]
-            if request.experts
-            else (),
+            held=[expert_pb2.ExpertId(layer=layer, expert=expert) for (layer, expert), _ in held],
+            held_digests=[digest for _, digest in held],
             oldest_queued_us=0 if oldest is None else max(0, round((worker.clock() - oldest) * 1e6)),
         )
 

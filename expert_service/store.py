@@ -9,21 +9,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from colibri.errors import ExpertNotLoaded, InvalidInput, OverBudget
-from colibri.kernels.api import Array, Backend, ComputeMode, PackedExpert
-from colibri.models.checkpoint import Checkpoint
-from colibri.models.finite import check_finite
+from colibri.errors import CheckpointError, ExpertNotLoaded, InvalidInput, OverBudget
+from colibri.kernels.api import Backend, ComputeMode, PackedExpert
+from colibri.models.checked import checked
 from colibri.models.model import Model, expert_bytes
 from colibri.models.pack import Pack
 
 #: (layer, expert)
 Key = tuple[int, int]
+#: Of an expert's content.
+Digest = bytes
 
 
 @dataclass(frozen=True, slots=True)
 class LoadStep:
     """Experts and bytes now held of those asked for; seconds spent reading and packing so far; bytes that this process
-    has fetched from elsewhere in its life."""
+    has fetched from elsewhere in its life; `digest`: of the content of the expert that came last, 16 bytes."""
 
     experts_done: int
     experts_total: int
@@ -31,6 +32,7 @@ class LoadStep:
     read_seconds: float
     pack_seconds: float
     bytes_fetched: int = 0
+    digest: Digest = b""
 
 
 class WeightStore:
@@ -41,13 +43,14 @@ class WeightStore:
     """
 
     def __init__(self, model: Model, backend: Backend, mode: ComputeMode, budget: int | None = None) -> None:
-        self._model = model
+        self._model = model if isinstance(model, Pack) else checked(model)
         self._backend = backend
         self._mode = mode
         self._budget = budget
         #: Bytes of one packed expert: all are of one shape.
         self.expert_bytes = expert_bytes(model, mode)
         self._packed: dict[Key, PackedExpert] = {}
+        self._digests: dict[Key, Digest] = {}
         #: Experts that loads under way have been granted memory for, and how many loads each.
         self._coming: Counter[Key] = Counter()
         self._changing = threading.Lock()
@@ -68,6 +71,11 @@ class WeightStore:
     def held(self) -> list[Key]:
         """Of all that is held at this moment, ascending."""
         return sorted(self._packed)
+
+    def digests(self) -> list[tuple[Key, Digest]]:
+        """Of the content of all that is held at this moment, as it was read; ascending."""
+        with self._changing:
+            return sorted(self._digests.items())
 
     def packed(self) -> list[PackedExpert]:
         """All that is held at this moment."""
@@ -98,11 +106,12 @@ class WeightStore:
         the backend that computes, which packing would keep busy.
 
         Raises InvalidInput and OverBudget before anything is loaded, CheckpointError when the model cannot be read, a
-        weight is not finite or a pack's checksum is wrong.
+        weight is not finite or not what it was at the first load, or a pack's checksum is wrong.
         """
         self.check(keys)
         read = pack = 0.0
         held = 0
+        fresh: list[Key] = []
         self._reserve(keys)
         try:
             yield LoadStep(0, len(keys), held, read, pack, self.bytes_fetched)
@@ -112,17 +121,26 @@ class WeightStore:
                     begin = time.perf_counter()
                     if isinstance(self._model, Pack):
                         packed = self._model.expert(*key, self._backend)
+                        digest = self._model.expert_digest(*key)
                         middle = time.perf_counter()
                     else:
-                        matrices = _read(self._model, key)
+                        # Also brings mapped matrices into memory, so that reading and packing can be told apart.
+                        weights, digest = self._model.expert_and_digest(*key)
                         middle = time.perf_counter()
-                        packed = (packer or self._backend).pack_expert(*matrices, self._mode)
+                        packed = (packer or self._backend).pack_expert(
+                            weights.gate, weights.up, weights.down, self._mode
+                        )
                     with self._changing:
                         packed = self._packed.setdefault(key, packed)
+                        self._digests.setdefault(key, digest)
+                    fresh.append(key)
                     read += middle - begin
                     pack += time.perf_counter() - middle
                 held += packed.data.nbytes
-                yield LoadStep(done, len(keys), held, read, pack, self.bytes_fetched)
+                if done == len(keys):
+                    self._note(fresh)
+                digest = self._digests.get(key, b"")
+                yield LoadStep(done, len(keys), held, read, pack, self.bytes_fetched, digest)
         finally:
             with self._changing:
                 self._coming.subtract(keys)
@@ -141,7 +159,19 @@ class WeightStore:
         self.check(keys)
         with self._changing:
             dropped = [self._packed.pop(key, None) for key in keys]
+            for key in keys:
+                self._digests.pop(key, None)
         return sum(expert.data.nbytes for expert in dropped if expert is not None)
+
+    def _note(self, fresh: Sequence[Key]) -> None:
+        """Before anybody may compute with what was loaded."""
+        if isinstance(self._model, Pack):
+            return
+        try:
+            self._model.save()
+        except CheckpointError:
+            self.unload(fresh)
+            raise
 
     def _coming_up(self, keys: Sequence[Key]) -> Iterator[Key]:
         """The keys; while they are gone through, those of a pack that lies elsewhere come ahead of their turn."""
@@ -159,14 +189,3 @@ class WeightStore:
                     f" makes {need} ({self.expert_bytes} each)"
                 )
             self._coming.update(keys)
-
-
-def _read(checkpoint: Checkpoint, key: Key) -> tuple[Array, Array, Array]:
-    weights = checkpoint.expert(*key)
-    dtype = checkpoint.config.dtype
-    where = f"layer {key[0]}, expert {key[1]}: "
-    # Also brings mapped matrices into memory, so that reading and packing can be told apart.
-    check_finite(weights.gate, dtype, where + "gate")
-    check_finite(weights.up, dtype, where + "up")
-    check_finite(weights.down, dtype, where + "down")
-    return weights.gate, weights.up, weights.down

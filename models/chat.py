@@ -7,9 +7,8 @@ from pathlib import Path
 from colibri.errors import CheckpointError
 from colibri.models.config import wrong
 from colibri.models.json_file import read_bounded, read_object
+from colibri.models.text_names import TEMPLATE_NAME, TOKENIZER_CONFIG_NAME
 
-TEMPLATE_NAME = "chat_template.jinja"
-CONFIG_NAME = "tokenizer_config.json"
 DEFAULT = "default"
 _MAX_TEMPLATE_BYTES = 1 << 20
 _MAX_CONFIG_BYTES = 16 << 20
@@ -37,20 +36,22 @@ def _sources(folder: Path) -> dict[str, str]:
         except UnicodeDecodeError as error:
             got = f"text that is no UTF-8 (byte {error.start}: {error.reason})"
             raise CheckpointError.of(path, "", "a template", got) from error
-    if not (folder / CONFIG_NAME).exists():
+    if not (folder / TOKENIZER_CONFIG_NAME).exists():
         return {}
-    value = read_object(folder / CONFIG_NAME, _MAX_CONFIG_BYTES).get("chat_template")
+    value = read_object(folder / TOKENIZER_CONFIG_NAME, _MAX_CONFIG_BYTES).get("chat_template")
     if value is None:
         return {}
     if isinstance(value, str):
         return {DEFAULT: value}
     if not isinstance(value, list):
-        raise wrong("chat_template", "a string or a list of named templates", value, CONFIG_NAME)
+        raise wrong("chat_template", "a string or a list of named templates", value, TOKENIZER_CONFIG_NAME)
     sources: dict[str, str] = {}
     for entry in value:
         name = entry.get("name") if isinstance(entry, dict) else None
         source = entry.get("template") if isinstance(entry, dict) else None
         if not isinstance(name, str) or not isinstance(source, str) or name in sources:
-            raise wrong("chat_template", "objects with a unique `name` and a `template`", entry, CONFIG_NAME)
+            raise wrong(
+                "chat_template", "objects with a unique `name` and a `template`", entry, TOKENIZER_CONFIG_NAME
+            )
         sources[name] = source
     return sources

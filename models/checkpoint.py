@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from colibri.errors import CheckpointError, InvalidInput
 from colibri.models.config import MixtralConfig, parse_config
+from colibri.models.digest_book import DigestBook
 from colibri.models.dtypes import BY_NAME, BY_SAFETENSORS
 from colibri.models.fingerprint import PlacedPart, fingerprint
 from colibri.models.generation_config import GenerationDefaults, load_generation_defaults
@@ -73,11 +74,11 @@ class ExpertWeights:
 
 class Checkpoint:
     """An open checkpoint. Arrays are read-only views of mapped files in the dtype convention of
-    `colibri.models`.
+    `colibri.models`, as they are in the files; whoever computes with them takes those of `checked.CheckedCheckpoint`.
 
     `config`; `generation`: defaults for requests; `layout`: how experts are stored; `nbytes`: bytes of all
-    tensors of the model; `expert_nbytes`: bytes of one expert. Layers and experts out of range raise
-    InvalidInput.
+    tensors of the model; `expert_nbytes`: bytes of one expert; `files`: the file of each tensor; `book`: what was in
+    them when they were first loaded. Layers and experts out of range raise InvalidInput.
     """
 
     #: Of no pack: the weights are the checkpoint's own.
@@ -92,6 +93,7 @@ class Checkpoint:
         generation: GenerationDefaults,
         layout: ExpertLayout,
         files: Mapping[str, SafetensorsFile],
+        book: DigestBook | None = None,
     ) -> None:
         self.folder = folder
         self.config = config
@@ -99,7 +101,8 @@ class Checkpoint:
         self.layout = layout
         self.nbytes = sum(spec.nbytes for spec in model_tensors(config, layout))
         self.expert_nbytes = config.expert_parameters * BY_NAME[config.dtype].itemsize
-        self._files = files
+        self.files = files
+        self.book = DigestBook(folder) if book is None else book
         self._hash: str | None = None
 
     @classmethod
@@ -163,6 +166,11 @@ class Checkpoint:
         return self.model_hash()
 
     @property
+    def name(self) -> str:
+        """For people."""
+        return self.folder.resolve().name
+
+    @property
     def origin(self) -> str:
         """What another process of this host opens it by."""
         return str(self.folder.resolve())
@@ -179,10 +187,10 @@ class Checkpoint:
         return layer_prefix(layer)
 
     def _array(self, name: str) -> Array:
-        return self._files[name].array(name)
+        return self._part(Part(name, self.files[name].tensors[name].shape))
 
     def _part(self, part: Part) -> Array:
-        whole = self._array(part.tensor)
+        whole = self.files[part.tensor].array(part.tensor)
         return np.asarray(whole.reshape(-1)[part.first : part.first + part.size].reshape(part.shape))
 
     def _placed_parts(self) -> Iterator[PlacedPart]:
@@ -197,7 +205,7 @@ class Checkpoint:
                 else:
                     gate, up, down = expert_parts(self.config, self.layout, layer, int(pieces[5]))
                     part = {"w1": gate, "w2": down, "w3": up}[pieces[6]]
-            file = self._files[part.tensor]
+            file = self.files[part.tensor]
             itemsize = BY_NAME[self.config.dtype].itemsize
             begin = file.tensors[part.tensor].begin + part.first * itemsize
             yield PlacedPart(spec.name, file.path, begin, begin + part.size * itemsize)

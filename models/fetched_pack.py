@@ -13,24 +13,26 @@ from pathlib import Path
 
 from colibri.errors import CheckpointError
 from colibri.models.blob_cache import BlobCache
-from colibri.models.pack import MAX_TEXT_BYTES, Pack
+from colibri.models.pack import Pack
 from colibri.models.pack_files import FetchedFiles
-from colibri.models.pack_manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, decode_manifest
+from colibri.models.pack_manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, decode_manifest, short_hash
 from colibri.models.remote_folder import RemoteFolder
+from colibri.models.text_names import MAX_TEXT_BYTES
 
 
-def open_fetched(url: str, home: Path) -> Pack:
-    """Raises ConfigError and WeightsUnavailable as RemoteFolder does, CheckpointError as Pack.open does."""
+def open_fetched(url: str, home: Path, pin: str = "") -> Pack:
+    """pin: the SHA-256 that its pack.json must have (empty: any). Raises ConfigError and WeightsUnavailable as
+    RemoteFolder does, CheckpointError as Pack.open does."""
     remote = RemoteFolder(url)
     cache = home / "weights"
-    folder = _bring_description(remote, cache / "packs")
-    return Pack.open_described(folder, FetchedFiles(remote, BlobCache(cache / "blobs")))
+    folder = _bring_description(remote, cache / "packs", pin)
+    return Pack.open_described(folder, FetchedFiles(remote, BlobCache(cache / "blobs")), pin)
 
 
-def _bring_description(remote: RemoteFolder, packs: Path) -> Path:
+def _bring_description(remote: RemoteFolder, packs: Path, pin: str) -> Path:
     raw = _read_whole(remote, MANIFEST_NAME, MAX_MANIFEST_BYTES)
-    manifest, digest = decode_manifest(raw, f"{remote.name}/{MANIFEST_NAME}")
-    folder = packs / digest
+    manifest, digest = decode_manifest(raw, f"{remote.name}/{MANIFEST_NAME}", pin)
+    folder = packs / short_hash(digest)
     folder.mkdir(parents=True, exist_ok=True)
     for name, entry in manifest.texts.items():
         if not _is_whole(folder / name, entry.bytes, entry.sha256):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,22 @@ _INTEGERS: dict[int, tuple[np.dtype[Any], np.dtype[Any]]] = {
 }
 
 
-def check_finite(array: NDArray[Any], dtype: str, where: str) -> None:
+def check_finite(
+    array: NDArray[Any],
+    dtype: str,
+    where: str,
+    *,
+    each: Callable[[memoryview], object] | None = None,
+    whole: tuple[int, ...] | None = None,
+    first: int = 0,
+) -> None:
     """Raises CheckpointError naming `where` and the first element that is NaN or Inf. Reads all of the array.
 
     array: contiguous, `dtype` as the project carries it ('bf16' as uint16, 'fp16', 'fp32'). Positive non-finite
     patterns are the largest of all as signed integers, negative ones as unsigned: two maxima at memory speed.
+
+    each: called with the bytes of one piece after the other, while the core's cache still holds it. whole, first: the
+    array is a part of a tensor of that shape, from that element on; errors count elements of the tensor.
     """
     signed, unsigned = _INTEGERS[array.itemsize]
     exponent = _EXPONENT[dtype]
@@ -33,10 +45,12 @@ def check_finite(array: NDArray[Any], dtype: str, where: str) -> None:
         chunk = flat[begin : begin + _CHUNK]
         if chunk.view(signed).max() >= exponent or chunk.view(unsigned).max() >= negative:
             bits = chunk.view(unsigned)
-            first = begin + int(np.flatnonzero((bits & exponent) == exponent)[0])
-            place = [int(i) for i in np.unravel_index(first, array.shape)]
-            value = int(flat.view(unsigned)[first])
+            at = begin + int(np.flatnonzero((bits & exponent) == exponent)[0])
+            place = [int(i) for i in np.unravel_index(first + at, array.shape if whole is None else whole)]
+            value = int(flat.view(unsigned)[at])
             raise CheckpointError.of(where, f"element {place}", "a finite value", spelt(value, dtype))
+        if each is not None:
+            each(chunk.data)
 
 
 def spelt(value: int, dtype: str) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 from colibri.models.config import MixtralConfig, token_ids, wrong
 from colibri.models.json_file import read_object
+from colibri.models.text_names import GENERATION_NAME
 
-FILE_NAME = "generation_config.json"
 _BUILT_IN = "built-in default"
 #: Of a repetition penalty, a divisor of logits: smaller ones would overflow.
 MIN_REPETITION, MAX_REPETITION = 1e-6, 100.0
@@ -69,7 +69,7 @@ def load_generation_defaults(folder: Path, config: MixtralConfig) -> GenerationD
     As in transformers, temperature, top_p, top_k and min_p count only if `do_sample` is true. Raises CheckpointError
     naming the field for a value out of range.
     """
-    path = folder / FILE_NAME
+    path = folder / GENERATION_NAME
     return parse_generation_config(read_object(path) if path.exists() else {}, config)
 
 
@@ -81,22 +81,22 @@ def parse_generation_config(raw: Mapping[str, Any], config: MixtralConfig) -> Ge
     def taken(field: str, name: str | None = None) -> Any:
         value = raw.get(field)
         if value is not None:
-            sources[name or field] = FILE_NAME
+            sources[name or field] = GENERATION_NAME
         return value
 
     sample = raw.get("do_sample")
     if sample is not None and not isinstance(sample, bool):
-        raise wrong("do_sample", "true or false", sample, FILE_NAME)
+        raise wrong("do_sample", "true or false", sample, GENERATION_NAME)
     temperature, top_p, top_k, min_p = 0.0, 1.0, 0, 0.0
     if sample:
-        sources["temperature"] = FILE_NAME
+        sources["temperature"] = GENERATION_NAME
         temperature = _number("temperature", taken("temperature"), 1.0, 0.0, 100.0)
         top_p = _number("top_p", taken("top_p"), 1.0, 0.0, 1.0)
         if top_p == 0:
-            raise wrong("top_p", "a number above 0, at most 1", 0, FILE_NAME)
+            raise wrong("top_p", "a number above 0, at most 1", 0, GENERATION_NAME)
         top_k = _count("top_k", taken("top_k"), 0) or 0
         min_p = _number("min_p", taken("min_p"), 0.0, 0.0, 1.0)
-    eos = token_ids(taken("eos_token_id", "eos"), "eos_token_id", config.vocab, FILE_NAME)
+    eos = token_ids(taken("eos_token_id", "eos"), "eos_token_id", config.vocab, GENERATION_NAME)
     if raw.get("eos_token_id") is None and config.eos:
         eos, sources["eos"] = config.eos, "config.json"
     return GenerationDefaults(
@@ -125,7 +125,7 @@ def _number(field: str, value: object, default: float, low: float, high: float) 
         or not low <= value <= high
         or math.isnan(value)
     ):
-        raise wrong(field, f"a number from {low:g} to {high:g}", value, FILE_NAME)
+        raise wrong(field, f"a number from {low:g} to {high:g}", value, GENERATION_NAME)
     return float(value)
 
 
@@ -133,5 +133,5 @@ def _count(field: str, value: object, low: int) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value < 1 << 31:
-        raise wrong(field, f"an integer of at least {low}", value, FILE_NAME)
+        raise wrong(field, f"an integer of at least {low}", value, GENERATION_NAME)
     return value

@@ -8,11 +8,17 @@ from pathlib import Path
 from colibri.errors import CheckpointError, ConfigError
 from colibri.kernels.api import Backend, ComputeMode, PackedExpert, PackedLinear
 from colibri.kernels.reference.packing import packed_expert_bytes
+from colibri.models.checked import (
+    CheckedCheckpoint,
+    check_answer_texts,
+    checked,
+    warn_of_answer_texts,
+)
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.fetched_pack import open_fetched
-from colibri.models.finite import check_finite
 from colibri.models.home import colibri_home
 from colibri.models.pack import Pack, is_pack
+from colibri.models.place import split_pin
 from colibri.models.remote_folder import is_url
 from colibri.models.weight_format import WeightFormat
 from colibri.numerics import EngineNumerics, ExpertNumerics
@@ -22,18 +28,51 @@ Model = Checkpoint | Pack
 
 def open_model(place: str | Path, home: Path | None = None) -> Model:
     """A folder, or a URL of a pack, whose weights are then fetched when they are wanted and kept under `home` (default:
-    Colibri's). Raises CheckpointError as Checkpoint.open and Pack.open do, and what open_fetched raises."""
-    if isinstance(place, str) and is_url(place):
-        return open_fetched(place, colibri_home(os.environ) if home is None else home)
-    path = place
-    return Pack.open(path) if is_pack(Path(path)) else Checkpoint.open(path)
+    Colibri's); behind it `#sha256=` and the digest that its pack.json must have. Raises CheckpointError as
+    Checkpoint.open and Pack.open do, ConfigError for a pin that is none or of no pack, and what open_fetched raises."""
+    path, pin = split_pin(place)
+    if isinstance(path, str) and is_url(path):
+        return open_fetched(path, colibri_home(os.environ) if home is None else home, pin)
+    if is_pack(Path(path)):
+        return Pack.open(path, pin)
+    if pin and Path(path).is_dir():
+        raise ConfigError("MODEL", "a pack, whose pack.json #sha256= pins", "a folder without pack.json")
+    return Checkpoint.open(path)
 
 
 def open_checkpoint(path: str | Path, wanted_by: str) -> Checkpoint:
     """For what needs the original weights. Raises CheckpointError, also for a pack."""
+    path = split_pin(path)[0]
     if is_pack(Path(path)):
         raise CheckpointError.of(path, "", f"a checkpoint, which {wanted_by} needs", "a pack")
     return Checkpoint.open(path)
+
+
+def for_use(model: Model) -> Model:
+    """The same model, whose weights are checked when they are read: a pack's always are."""
+    return model if isinstance(model, Pack) else checked(model)
+
+
+def confirm_texts(model: Model) -> None:
+    """Tokenizer, chat template and configuration in its folder are what they must be: to be called once they have been
+    read, by whoever uses them. Raises CheckpointError."""
+    if isinstance(model, Pack):
+        model.check_texts()
+    else:
+        check_answer_texts(model)
+
+
+def noted_experts(model: Model) -> tuple[dict[tuple[int, int], bytes], str]:
+    """(layer, expert) -> digest of its content, as far as known before it is loaded; and by whom, for errors."""
+    if isinstance(model, Pack):
+        return model.noted_experts(), "as pack.json says"
+    return checked(model).noted_experts(), "as first loaded on the coordinator's host"
+
+
+def warn_of_texts(model: Model) -> None:
+    """For a process that does not use tokenizer and template: a change of those of a checkpoint is told in its log."""
+    if not isinstance(model, Pack):
+        warn_of_answer_texts(model)
 
 
 def default_mode(model: Model) -> ComputeMode:
@@ -94,17 +133,21 @@ def load_expert(model: Model, layer: int, expert: int, backend: Backend, mode: C
     finite."""
     if isinstance(model, Pack):
         return model.expert(layer, expert, backend)
-    weights = model.expert(layer, expert)
-    parts = (weights.gate, weights.up, weights.down)
-    for name, part in zip(("gate", "up", "down"), parts, strict=True):
-        check_finite(part, model.config.dtype, f"layer {layer}, expert {expert}: {name}")
-    return backend.pack_expert(*parts, mode)
+    weights = checked(model).expert(layer, expert)
+    return backend.pack_expert(weights.gate, weights.up, weights.down, mode)
 
 
 def load_gate(model: Model, layer: int, backend: Backend) -> PackedLinear:
     """As stored, whatever the mode: a gate is never rounded (docs/numerics.md)."""
     if isinstance(model, Pack):
         return model.gate(layer, backend)
-    gate = model.gate(layer)
-    check_finite(gate, model.config.dtype, f"layer {layer}: gate")
-    return backend.pack_linear(gate, ComputeMode.FP32)
+    return backend.pack_linear(checked(model).gate(layer), ComputeMode.FP32)
+
+
+def load_gates(model: Model, backend: Backend) -> list[PackedLinear]:
+    """Of every layer."""
+    usable = for_use(model)
+    gates = [load_gate(usable, layer, backend) for layer in range(model.config.layers)]
+    if isinstance(usable, CheckedCheckpoint):
+        usable.save()
+    return gates

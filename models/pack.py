@@ -17,7 +17,7 @@ from colibri.models.generation_config import GenerationDefaults, load_generation
 from colibri.models.json_file import read_bounded, read_object
 from colibri.models.pack_blob import read_blob
 from colibri.models.pack_files import OwnFiles, PackFiles
-from colibri.models.pack_manifest import MANIFEST_NAME, Manifest, read_manifest
+from colibri.models.pack_manifest import MANIFEST_NAME, Manifest, read_manifest, short_hash
 from colibri.models.pack_plan import (
     DENSE_FILE,
     ExpertBlob,
@@ -31,12 +31,10 @@ from colibri.models.pack_plan import (
     plan_files,
 )
 from colibri.models.pack_scales import ScaleLook
+from colibri.models.place import pinned
 from colibri.models.safetensors_file import SafetensorsFile
 from colibri.models.shards import listed
-
-CONFIG_NAME = "config.json"
-#: Of a text file: tokenizers of large vocabularies have tens of megabytes.
-MAX_TEXT_BYTES = 256 << 20
+from colibri.models.text_names import CONFIG_NAME, MAX_TEXT_BYTES
 
 
 def is_pack(folder: Path) -> bool:
@@ -48,9 +46,9 @@ class Pack:
     """An open pack, checked against its manifest but for the weights themselves: those are compared with their
     checksums when they are read.
 
-    `config`, `generation`: as of the checkpoint that it was made from; `manifest`; `pack_hash`: 32 hexadecimal
-    digits; `nbytes`: bytes of all weights, `dense_nbytes`: of all but experts, `expert_nbytes`: of one expert. Layers
-    and experts out of range raise InvalidInput.
+    `config`, `generation`: as of the checkpoint that it was made from; `manifest`; `sha256`: of its manifest,
+    `pack_hash`: the first 32 digits of that; `name`: for people; `nbytes`: bytes of all weights, `dense_nbytes`: of all
+    but experts, `expert_nbytes`: of one expert. Layers and experts out of range raise InvalidInput.
     """
 
     def __init__(
@@ -59,16 +57,19 @@ class Pack:
         config: MixtralConfig,
         generation: GenerationDefaults,
         manifest: Manifest,
-        pack_hash: str,
+        sha256: str,
+        pin: str,
         blobs: Mapping[str, PlannedBlob],
         files: PackFiles,
     ) -> None:
         self.folder = folder
-        self.origin = files.origin
+        self.origin = pinned(files.origin, pin)
+        self.name = Path(files.origin).name
         self.config = config
         self.generation = generation
         self.manifest = manifest
-        self.pack_hash = pack_hash
+        self.sha256 = sha256
+        self.pack_hash = short_hash(sha256)
         self.nbytes = sum(blob.used for blob in blobs.values())
         self.expert_nbytes = blobs[expert_name(0, 0)].used
         self.dense_nbytes = sum(blob.used for blob in blobs.values() if blob.file == DENSE_FILE)
@@ -76,16 +77,17 @@ class Pack:
         self._files = files
 
     @classmethod
-    def open(cls, path: str | Path) -> Pack:
-        """Open the folder `path`, reading JSON and headers only. Raises CheckpointError for a missing or damaged file
-        and for anything in manifest, headers and configuration that contradicts the rest."""
+    def open(cls, path: str | Path, pin: str = "") -> Pack:
+        """Open the folder `path`, reading JSON and headers only. pin: the SHA-256 that its manifest must have (empty:
+        any). Raises CheckpointError for a missing or damaged file and for anything in manifest, headers and
+        configuration that contradicts the rest."""
         folder = Path(path)
-        return cls.open_described(folder, OwnFiles(folder))
+        return cls.open_described(folder, OwnFiles(folder), pin)
 
     @classmethod
-    def open_described(cls, folder: Path, files: PackFiles) -> Pack:
+    def open_described(cls, folder: Path, files: PackFiles, pin: str = "") -> Pack:
         """`open`, of a folder whose weights are where `files` says; what lies elsewhere is checked when it is read."""
-        manifest, digest = read_manifest(folder)
+        manifest, digest = read_manifest(folder, pin)
         config = _checked_config(folder, manifest)
         where = str(folder / MANIFEST_NAME)
         count = count_blobs(config)
@@ -100,7 +102,9 @@ class Pack:
             if isinstance(files, OwnFiles):
                 _check_file(folder, file)
             blobs.update((blob.name, blob) for blob in file.blobs)
-        return cls(folder, config, load_generation_defaults(folder, config), manifest, digest, blobs, files)
+        return cls(
+            folder, config, load_generation_defaults(folder, config), manifest, digest, pin, blobs, files
+        )
 
     def model_hash(self) -> str:
         """Of the checkpoint that it was made from."""
@@ -129,6 +133,19 @@ class Pack:
         self._fill(whole, blob, packed)
         return packed
 
+    def expert_digest(self, layer: int, expert: int) -> bytes:
+        """Of an expert's bytes, which `expert` compares with it: 16 bytes, the same on every host."""
+        return bytes.fromhex(self.manifest.blobs[expert_name(layer, expert)].xxh3)
+
+    def noted_experts(self) -> dict[tuple[int, int], bytes]:
+        """(layer, expert) -> expert_digest, of all of them."""
+        config = self.config
+        return {
+            (layer, expert): self.expert_digest(layer, expert)
+            for layer in range(config.layers)
+            for expert in range(config.experts)
+        }
+
     def matrix(self, name: str, backend: Backend) -> PackedLinear:
         """A matrix of the dense part, or a gate: names are those of `pack_plan`."""
         blob = self._blobs[name]
@@ -149,6 +166,21 @@ class Pack:
         whole = backend.allocate(blob.nbytes)
         self._fill(whole, blob, None)
         return whole[: blob.used].view(np.float32)
+
+    def check_texts(self) -> None:
+        """Its small files are still those of the manifest. Raises CheckpointError."""
+        _check_texts(self.folder, self.manifest)
+
+    def check_blob(self, name: str, backend: Backend) -> None:
+        """Reads it, and forgets it. Raises CheckpointError as `expert` does."""
+        content = self._blobs[name].content
+        if isinstance(content, VectorBlob):
+            self.vector(name, backend)
+        elif isinstance(content, MatrixBlob):
+            self.matrix(name, backend)
+        else:
+            layer, expert = name.split(".")[1::2]
+            self.expert(int(layer), int(expert), backend)
 
     @property
     def fetched(self) -> int:
@@ -196,6 +228,15 @@ def _checked_config(folder: Path, manifest: Manifest) -> MixtralConfig:
     where = str(folder / MANIFEST_NAME)
     if CONFIG_NAME not in manifest.texts:
         raise CheckpointError.of(where, "texts", f"{CONFIG_NAME} among them", listed(sorted(manifest.texts)))
+    _check_texts(folder, manifest)
+    config = parse_config(read_object(folder / CONFIG_NAME), stored_dtype=manifest.source_dtype)
+    if config.dtype != manifest.source_dtype:
+        expected = f"{config.dtype}, by {CONFIG_NAME}"
+        raise CheckpointError.of(where, "source_dtype", expected, manifest.source_dtype)
+    return config
+
+
+def _check_texts(folder: Path, manifest: Manifest) -> None:
     for name, entry in manifest.texts.items():
         raw = read_bounded(folder / name, MAX_TEXT_BYTES)
         if len(raw) != entry.bytes:
@@ -203,11 +244,6 @@ def _checked_config(folder: Path, manifest: Manifest) -> MixtralConfig:
         digest = hashlib.sha256(raw).hexdigest()
         if digest != entry.sha256:
             raise CheckpointError.of(folder / name, "sha256", f"{entry.sha256} ({MANIFEST_NAME})", digest)
-    config = parse_config(read_object(folder / CONFIG_NAME), stored_dtype=manifest.source_dtype)
-    if config.dtype != manifest.source_dtype:
-        expected = f"{config.dtype}, by {CONFIG_NAME}"
-        raise CheckpointError.of(where, "source_dtype", expected, manifest.source_dtype)
-    return config
 
 
 def _check_entries(folder: Path, file: PlannedFile, manifest: Manifest) -> None:

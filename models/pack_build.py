@@ -18,13 +18,10 @@ from numpy.typing import NDArray
 
 from colibri.kernels.api import LAYOUT_VERSION, Backend
 from colibri.kernels.factory import make_backend
-from colibri.models.chat import TEMPLATE_NAME
+from colibri.models.checked import checked
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.dtypes import fp32_from_stored
-from colibri.models.finite import check_finite
-from colibri.models.generation_config import FILE_NAME as GENERATION_NAME
 from colibri.models.json_file import read_bounded
-from colibri.models.pack import CONFIG_NAME, MAX_TEXT_BYTES
 from colibri.models.pack_importances import kept_importances
 from colibri.models.pack_manifest import VERSION, Calibration, Manifest, TextFile, WeightFile, pack_hash
 from colibri.models.pack_partial import IMPORTANCES_NAME, PartialPack
@@ -39,8 +36,14 @@ from colibri.models.pack_plan import (
     plan_files,
 )
 from colibri.models.pack_weights import Importance, SquaredError, pack_expert, pack_matrix
-from colibri.models.tokenizer import CONFIG_NAME as TOKENIZER_CONFIG_NAME
-from colibri.models.tokenizer import TOKENIZER_NAME
+from colibri.models.text_names import (
+    CONFIG_NAME,
+    GENERATION_NAME,
+    MAX_TEXT_BYTES,
+    TEMPLATE_NAME,
+    TOKENIZER_CONFIG_NAME,
+    TOKENIZER_NAME,
+)
 from colibri.models.weight_format import WeightFormat
 
 Progress = Callable[[int, int], None]
@@ -88,9 +91,11 @@ def build_pack(
     """Makes the folder `out`, whole or not at all. Interrupted, it leaves `out.unfinished`, which the same call goes on
     with. The same weights, formats and importances give the same bytes on any machine and number of threads.
 
-    Raises CheckpointError: a weight that is not finite or that fp16 cannot hold, a full disk, a name that is taken.
+    Raises CheckpointError: a weight that is not finite, not what it was or that fp16 cannot hold, a full disk, a name
+    that is taken.
     """
     begun = time.monotonic()
+    checkpoint = checked(checkpoint)
     files = tuple(plan_files(checkpoint.config, experts, dense))
     recipe = {
         "version": VERSION,
@@ -106,6 +111,7 @@ def build_pack(
         if calibration is not None:
             about, importances = kept_importances(partial.folder / IMPORTANCES_NAME, calibration.run)
         _write_blobs(checkpoint, partial, files, importances, threads, progress)
+        checkpoint.save()
         texts = _texts(checkpoint.folder)
         manifest = Manifest(
             model_hash=checkpoint.model_hash(),
@@ -189,7 +195,6 @@ def _make(
     if isinstance(content, MatrixBlob):
         matrix, error = pack_matrix(backend, weight, stored, content.format, where)
         return matrix.data, error
-    check_finite(weight, stored, where)
     return fp32_from_stored(weight, stored).view(np.uint8), SquaredError()
 
 

@@ -91,23 +91,32 @@ class Manifest:
 
 def pack_hash(raw: bytes) -> str:
     """Of a manifest's bytes: the first 128 bits of their SHA-256, in hexadecimal."""
-    return hashlib.sha256(raw).hexdigest()[:32]
+    return short_hash(hashlib.sha256(raw).hexdigest())
 
 
-def read_manifest(folder: Path) -> tuple[Manifest, str]:
-    """The manifest of the pack in `folder` and its hash. Raises CheckpointError naming field, what was expected and
-    what came; for a pack of another version also the command that makes it anew."""
+def short_hash(sha256: str) -> str:
+    """The pack hash, of a manifest's SHA-256."""
+    return sha256[:32]
+
+
+def read_manifest(folder: Path, pin: str = "") -> tuple[Manifest, str]:
+    """The manifest of the pack in `folder` and its SHA-256, which must be `pin` unless that is empty. Raises
+    CheckpointError naming field, what was expected and what came; for a pack of another version also the command that
+    makes it anew."""
     path = folder / MANIFEST_NAME
-    return decode_manifest(read_bounded(path, MAX_MANIFEST_BYTES), str(path))
+    return decode_manifest(read_bounded(path, MAX_MANIFEST_BYTES), str(path), pin)
 
 
-def decode_manifest(raw: bytes, where: str) -> tuple[Manifest, str]:
+def decode_manifest(raw: bytes, where: str, pin: str = "") -> tuple[Manifest, str]:
     """`read_manifest`, of its bytes; `where` names them."""
+    sha256 = hashlib.sha256(raw).hexdigest()
+    if pin and sha256 != pin:
+        raise CheckpointError.of(where, "sha256", f"{pin}, as MODEL#sha256= says", sha256)
     manifest = parse_manifest(parse_object(raw, where), where)
     if manifest.to_bytes() != raw:
         # Or one pack could have many hashes.
         raise CheckpointError.of(where, "spelling", "that of docs/packs.md", "another of the same content")
-    return manifest, pack_hash(raw)
+    return manifest, sha256
 
 
 def parse_manifest(raw: Mapping[str, Any], where: str) -> Manifest:

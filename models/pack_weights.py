@@ -12,7 +12,6 @@ from colibri.kernels.api import F32, Array, Backend, ComputeMode, PackedExpert, 
 from colibri.kernels.reference.packing import expert_matrices
 from colibri.models.checkpoint import ExpertWeights
 from colibri.models.dtypes import BF16, FP16, FP32, fp32_from_stored
-from colibri.models.finite import check_finite
 from colibri.models.weight_format import WeightFormat
 
 #: Elements compared together: what the comparison takes beside the weights stays small.
@@ -42,8 +41,7 @@ class SquaredError:
 def pack_matrix(
     backend: Backend, weight: Array, stored: str, kind: WeightFormat, where: str
 ) -> tuple[PackedLinear, SquaredError]:
-    """weight [n, k] of dtype `stored`. Raises CheckpointError naming `where` for NaN, Inf and what fp16 cannot hold."""
-    check_finite(weight, stored, where)
+    """weight [n, k] of dtype `stored`, finite. Raises CheckpointError naming `where` for what fp16 cannot hold."""
     if kind.quantised:
         packed = backend.quantize_linear(np.ascontiguousarray(weight), kind.dtype, kind.group)
     else:
@@ -61,8 +59,6 @@ def pack_expert(
 ) -> tuple[PackedExpert, SquaredError]:
     """As pack_matrix. importance: for int4, None without calibration."""
     parts = (weights.gate, weights.up, weights.down)
-    for name, part in zip(("gate", "up", "down"), parts, strict=True):
-        check_finite(part, stored, f"{where}: {name}")
     if kind.quantised:
         gate, up, down = (np.ascontiguousarray(part) for part in parts)
         packed = backend.quantize_expert(gate, up, down, kind.dtype, kind.group, importance)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from colibri.errors import CheckpointError
 from colibri.models.dtypes import BY_SAFETENSORS
@@ -59,7 +60,8 @@ class TensorInfo:
 
 
 class SafetensorsFile:
-    """An open, validated file. `tensors` lists every tensor; `array` gives one as a read-only NumPy view.
+    """An open, validated file. `tensors` lists every tensor; `array` gives one as a read-only NumPy view;
+    `head_digest`: XXH3-128 of all bytes before the first tensor, in hexadecimal.
 
     The file must not be truncated while views are in use: the kernel answers with SIGBUS, as for any mapped
     file. Raises CheckpointError, naming file and entry, for anything that the format forbids.
@@ -70,7 +72,7 @@ class SafetensorsFile:
         with open_regular(path) as file:
             self.nbytes = os.fstat(file.fileno()).st_size
             try:
-                header, data_start = _read_header(path, file.read, self.nbytes)
+                header, data_start, self.head_digest = _read_header(path, file.read, self.nbytes)
             except OSError as error:
                 raise CheckpointError.of(
                     path, "", "a readable file", f"the error: {error.strerror}"
@@ -124,8 +126,10 @@ class SafetensorsFile:
         return self._map
 
 
-def _read_header(path: Path, read: Callable[[int], bytes], file_bytes: int) -> tuple[dict[str, Any], int]:
-    """The JSON object and the offset at which the data begins."""
+def _read_header(
+    path: Path, read: Callable[[int], bytes], file_bytes: int
+) -> tuple[dict[str, Any], int, str]:
+    """The JSON object, the offset at which the data begins, and the digest of the bytes before it."""
     prefix = read(8)
     if len(prefix) != 8:
         raise CheckpointError.of(path, "header length", "8 bytes", f"a file of {file_bytes}")
@@ -138,7 +142,8 @@ def _read_header(path: Path, read: Callable[[int], bytes], file_bytes: int) -> t
     if 8 + length > file_bytes:
         expected = f"at most {file_bytes - 8}, since the file has {file_bytes} bytes"
         raise CheckpointError.of(path, "header length", expected, length)
-    return parse_object(read(length), f"{path}: header"), 8 + length
+    raw = read(length)
+    return parse_object(raw, f"{path}: header"), 8 + length, xxhash.xxh3_128(prefix + raw).hexdigest()
 
 
 def _metadata(path: Path, entry: object) -> dict[str, str]:

@@ -42,6 +42,12 @@ class Part:
         """Number of elements."""
         return prod(self.shape)
 
+    def label(self, whole: tuple[int, ...]) -> str:
+        """The tensor's name, and which elements of it, unless the part is all of the tensor, whose shape is `whole`."""
+        if self.size == prod(whole):
+            return self.tensor
+        return f"{self.tensor}[{self.first}:{self.first + self.size}]"
+
 
 def detect_layout(names: Collection[str]) -> ExpertLayout:
     """The layout that tensor names of layer 0 show. Raises CheckpointError if there is neither."""

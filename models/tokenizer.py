@@ -21,9 +21,8 @@ from colibri.kernels.api import U32
 from colibri.models.config import MixtralConfig, wrong
 from colibri.models.confined.process import Confined, Fault, Limits, NoAnswer
 from colibri.models.json_file import read_bounded, read_object
+from colibri.models.text_names import TOKENIZER_CONFIG_NAME, TOKENIZER_NAME
 
-TOKENIZER_NAME = "tokenizer.json"
-CONFIG_NAME = "tokenizer_config.json"
 _MAX_TOKENIZER_BYTES = 128 << 20
 _MAX_CONFIG_BYTES = 16 << 20
 #: A MiB of text takes half a second of CPU and 0.4 GiB.
@@ -94,7 +93,7 @@ class Tokenizer:
         """
         path = Path(folder) / TOKENIZER_NAME
         raw = read_bounded(path, _MAX_TOKENIZER_BYTES)
-        settings_path = Path(folder) / CONFIG_NAME
+        settings_path = Path(folder) / TOKENIZER_CONFIG_NAME
         settings = read_object(settings_path, _MAX_CONFIG_BYTES) if settings_path.exists() else {}
         return cls(raw, settings, config, str(path))
 
@@ -242,7 +241,7 @@ def _flag(settings: dict[str, Any], field: str) -> bool | None:
     """A switch in tokenizer_config.json; None where it says nothing."""
     value = settings.get(field)
     if value is not None and not isinstance(value, bool):
-        raise wrong(field, "true or false", value, CONFIG_NAME)
+        raise wrong(field, "true or false", value, TOKENIZER_CONFIG_NAME)
     return value
 
 
@@ -252,5 +251,5 @@ def _token_text(settings: dict[str, Any], field: str) -> str | None:
     if isinstance(value, dict):
         value = value.get("content")
     if value is not None and not isinstance(value, str):
-        raise wrong(field, "a string or an object with `content`", value, CONFIG_NAME)
+        raise wrong(field, "a string or an object with `content`", value, TOKENIZER_CONFIG_NAME)
     return value

@@ -32,6 +32,7 @@ from colibri.cli.start import start_of
 from colibri.cli.terminal import say
 from colibri.cluster.attached import AttachedWorkers, AttachOptions
 from colibri.cluster.child import ANYWHERE
+from colibri.cluster.contents import Contents
 from colibri.cluster.desired import Desired
 from colibri.cluster.launch import LaunchOptions
 from colibri.cluster.manager import PlacementManager
@@ -47,17 +48,21 @@ from colibri.errors import ConfigError
 from colibri.expert_service.cpu_claims import host_claims
 from colibri.expert_service.execute import run_units
 from colibri.expert_service.store import WeightStore
-from colibri.kernels.api import Backend, ComputeMode, GatePrecision, PackedLinear
+from colibri.kernels.api import Backend, ComputeMode, GatePrecision
 from colibri.kernels.factory import make_backend
 from colibri.models.model import (
     Model,
+    confirm_texts,
     expert_bytes,
     expert_numerics,
+    for_use,
     formats,
-    load_gate,
+    load_gates,
+    noted_experts,
     open_model,
 )
-from colibri.models.tokenizer import TOKENIZER_NAME, Tokenizer
+from colibri.models.text_names import TOKENIZER_NAME
+from colibri.models.tokenizer import Tokenizer
 from colibri.numerics import EngineNumerics
 from colibri.placement import Directory, Membership, Placement, spread
 from colibri.router_service.executor import LocalExecutor, RunUnits
@@ -121,9 +126,10 @@ def assemble(
     )
     settled, workers = devices.pinning, devices.workers
     topology = replace(topology, gpus=devices.gpus)
-    model = open_model(options.model)
+    model = for_use(open_model(options.model))
     config = model.config
     tokenizer = Tokenizer.load(model.folder, config) if (model.folder / TOKENIZER_NAME).exists() else None
+    confirm_texts(model)
     mode = choose_mode(model, options.compute_mode, log)
     precision = _precision(options.router_precision, options.backend)
     if options.replicas > max(workers, 1):
@@ -193,6 +199,7 @@ def assemble(
                 log=log,
             )
             undo.callback(launcher.close)
+            launcher.publisher.contents.believe(*noted_experts(model))
             launcher.spawn()
             directory = launcher.directory
             if plan.oversubscribed:
@@ -213,7 +220,7 @@ def assemble(
             lambda done, total: loading.update("dense weights", done, total),
             max_positions=min(config.max_positions, options.engine.kv_tokens),
         )
-        gates = _gates(model, backend)
+        gates = load_gates(model, backend)
         phases.mark("dense weights")
 
         executor: LocalExecutor | RemoteExecutor
@@ -301,7 +308,7 @@ def assemble_router(
     """A router over workers that run already, reached as `security` says; `undo` ends what was started here, but not
     them. experts_on: 'cuda/FAMILY' where GPUs of that family are the workers (None: this backend's kind);
     mixed_numerics: they may be of several kinds, as they say themselves. Raises as `assemble`."""
-    model = open_model(place)
+    model = for_use(open_model(place))
     config = model.config
     mode = choose_mode(model, compute_mode, log)
     experts, _, family = (experts_on or backend_name).partition("/")
@@ -310,7 +317,7 @@ def assemble_router(
     plan = _places(backend_name, threads, PinningOptions(), log, discover()).first(0)
     backend = _open_backend(backend_name, plan)
     undo.callback(backend.close)
-    gates = _gates(model, backend)
+    gates = load_gates(model, backend)
     mixes = [Mix(numerics, numerics.id)]
 
     def place_workers(ids: Mapping[str, str]) -> Placement:
@@ -321,11 +328,14 @@ def assemble_router(
             log(line)
         return mixes[-1].spread(config.layers, config.experts, list(ids))
 
+    contents = Contents()
+    contents.believe(*noted_experts(model))
     workers = AttachedWorkers(
         [str(parse_address(target, "--expert")) for target in targets],
         place_workers,
         AttachOptions(find_timeout_s=find_timeout_s),
         security=security,
+        contents=contents,
         progress=lambda worker, done, total, nbytes: loading.update(f"worker {worker}", done, total),
         log=log,
     )
@@ -371,11 +381,6 @@ def _precision(name: str, backend: str) -> GatePrecision:
     if backend == "cuda" and name != GatePrecision.FP32.value:
         raise ConfigError("--router-precision", "fp32, the only one of the cuda backend", name)
     return GatePrecision(name)
-
-
-def _gates(model: Model, backend: Backend) -> list[PackedLinear]:
-    """As stored, whatever the mode: a gate is never rounded (docs/numerics.md)."""
-    return [load_gate(model, layer, backend) for layer in range(model.config.layers)]
 
 
 def _connect(

@@ -111,7 +111,7 @@ def describe(deployment: Deployment) -> dict[str, object]:
     """What was measured, for --json."""
     model = deployment.model
     return {
-        "model": Path(model.origin).name,
+        "model": model.name,
         "model_hash": model.model_hash(),
         "engine_numerics_id": deployment.numerics.id,
         "isa": deployment.backend.isa,
@@ -124,7 +124,7 @@ def describe(deployment: Deployment) -> dict[str, object]:
 def headline(deployment: Deployment) -> str:
     expert, workers = deployment.numerics.expert, len(deployment.worker_names)
     return (
-        f"{Path(deployment.model.origin).name}, {expert.deployment_mode}, {expert.weight_format} experts, "
+        f"{deployment.model.name}, {expert.deployment_mode}, {expert.weight_format} experts, "
         f"{deployment.backend.isa}, "
         f"{workers or 'no'} worker{'' if workers == 1 else 's'}, {os.cpu_count()} CPUs"
     )

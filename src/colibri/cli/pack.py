@@ -121,7 +121,8 @@ def _calibration(
     from colibri.models.pack_manifest import Calibration
     from colibri.models.pack_weights import Importance
     from colibri.models.passages import IMPORTANCE_TEXTS, LENGTH, MOST, read_passages, tokenize
-    from colibri.models.tokenizer import TOKENIZER_NAME, Tokenizer
+    from colibri.models.text_names import TOKENIZER_NAME
+    from colibri.models.tokenizer import Tokenizer
 
     texts = getattr(args, "calibration_text", None)
     for flag, given in (("--calibration-text", texts), ("--no-calibration", args.no_calibration)):

@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.signals import StopSignals
     from colibri.cli.standard_streams import keep_native_code_from_waiting
     from colibri.cli.terminal import announce, say
+    from colibri.models.place import split_pin
     from colibri.router_service.servicer import RouterServicer, max_message_bytes
     from colibri.rpc.server import build_server
     from colibri.security.public_text import hide
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
     keep_native_code_from_waiting()
     check_free(args.listen, "--listen", security)
-    hide(args.model)
+    hide(split_pin(args.model)[0])
     plane = replace(plane_security(args), secret=worker_secret(args))
     with contextlib.ExitStack() as stack:
         with Loading() as loading:

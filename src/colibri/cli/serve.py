@@ -7,7 +7,6 @@ import json
 import os
 import signal
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colibri.cli import options
@@ -51,13 +50,14 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.standard_streams import keep_native_code_from_waiting
     from colibri.cli.terminal import announce, say
     from colibri.expert_service.pinning import die_with_parent
+    from colibri.models.place import split_pin
     from colibri.security.public_text import hide
 
     if hasattr(args, "parent_pid"):
         die_with_parent(args.parent_pid)
     keep_native_code_from_waiting()
     check_free(args.listen, "--listen", security)  # now rather than after a long load
-    hide(args.model)
+    hide(split_pin(args.model)[0])
     phases = Phases(process_age_s())
     phases.mark("process start")
     with Loading() as loading:
@@ -86,19 +86,21 @@ def _build(
     from colibri.cluster.operator_service import MAX_CALLS
     from colibri.coordinator.servicer import GenerationServicer, ServedModel
     from colibri.models.chat_renderer import load_chat_renderer
+    from colibri.models.model import confirm_texts
     from colibri.router_service.servicer import RouterServicer, max_message_bytes
     from colibri.rpc.server import build_server
     from colibri.transport.options import CONTROL_MESSAGE_BYTES, server_options
 
     model, numerics = deployment.model, deployment.numerics
     served = ServedModel(
-        name=Path(model.origin).name,
+        name=model.name,
         model_hash=model.weights_hash,
         config=model.config,
         defaults=model.generation,
     )
     tokenizer = deployment.tokenizer
     chat = None if tokenizer is None else load_chat_renderer(model.folder, tokenizer)
+    confirm_texts(model)
     generation = GenerationServicer(deployment.engine, tokenizer, served, deployment.directory, chat=chat)
     router = RouterServicer(
         deployment.router,

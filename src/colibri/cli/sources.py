@@ -144,11 +144,13 @@ class LocalSource:
     def _renderer(self) -> ChatRenderer | None:
         """Started with the first chat: it is a process of its own."""
         from colibri.models.chat_renderer import load_chat_renderer
+        from colibri.models.model import confirm_texts
 
         deployment = self._deployment
         with self._lock:
             if not self._looked and deployment.tokenizer is not None:
                 self._chat = load_chat_renderer(deployment.model.folder, deployment.tokenizer)
+                confirm_texts(deployment.model)
             self._looked = True
         return self._chat
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from colibri.errors import CheckpointError
-from colibri.models.chat import TEMPLATE_NAME
 from colibri.models.chat_renderer import load_chat_renderer
 from colibri.models.model import Model
-from colibri.models.tokenizer import CONFIG_NAME, TOKENIZER_NAME, Tokenizer
+from colibri.models.text_names import TEMPLATE_NAME, TOKENIZER_CONFIG_NAME, TOKENIZER_NAME
+from colibri.models.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _facts(checkpoint: Model, tokenizer: Tokenizer | None, warnings: list[str]) 
 def _template(checkpoint: Model, tokenizer: Tokenizer | None, warnings: list[str]) -> str | None:
     if tokenizer is None:
         return None
-    source = TEMPLATE_NAME if (checkpoint.folder / TEMPLATE_NAME).exists() else CONFIG_NAME
+    source = TEMPLATE_NAME if (checkpoint.folder / TEMPLATE_NAME).exists() else TOKENIZER_CONFIG_NAME
     try:
         found = load_chat_renderer(checkpoint.folder, tokenizer)
     except CheckpointError as error:

@@ -62,6 +62,10 @@ VERBS: Mapping[str, Verb] = {
         "Show what a checkpoint or pack holds and how its experts would be placed, without loading weights.",
         "colibri.cli.inspect",
     ),
+    "verify": Verb(
+        "Read all of a model and compare it with what it was when it was first loaded, without serving it.",
+        "colibri.cli.verify",
+    ),
     "pack": Verb(
         "Make a pack of a checkpoint: weights in another format, laid out so that loading is reading.",
         "colibri.cli.pack",

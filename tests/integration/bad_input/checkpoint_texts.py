@@ -73,7 +73,8 @@ TOKENIZERS = (
 )  # fmt: skip
 
 
-def _value(id: str, tensor: str, where: str, element: int, place: str, pattern: int) -> CheckpointCase:
+def _value(id: str, tensor: str, element: int, place: str, pattern: int) -> CheckpointCase:
+    where = f"{MODEL}/model.safetensors: {tensor}"
     kind = "NaN" if pattern == _NAN else "Inf"
     return CheckpointCase(
         f"weights-{id}", f"{kind} in {tensor}", f.poke(tensor, element, pattern),
@@ -83,11 +84,11 @@ def _value(id: str, tensor: str, where: str, element: int, place: str, pattern: 
 
 _LAYER = "model.layers.1"
 VALUES = (
-    _value("nan-embedding", EMBEDDING, "embedding", 9599, "[299, 31]", _NAN),
-    _value("inf-norm", NORM, "final norm", 3, "[3]", _INF),
-    _value("nan-attention", f"{_LAYER}.self_attn.k_proj.weight", "layer 1: k_proj", 0, "[0, 0]", _NAN),
-    _value("inf-gate", f"{_LAYER}.block_sparse_moe.gate.weight", "layer 1: gate", 33, "[1, 1]", _INF),
-    _value("nan-expert", EXPERT, "layer 1, expert 3: down", 47, "[0, 47]", _NAN),
+    _value("nan-embedding", EMBEDDING, 9599, "[299, 31]", _NAN),
+    _value("inf-norm", NORM, 3, "[3]", _INF),
+    _value("nan-attention", f"{_LAYER}.self_attn.k_proj.weight", 0, "[0, 0]", _NAN),
+    _value("inf-gate", f"{_LAYER}.block_sparse_moe.gate.weight", 33, "[1, 1]", _INF),
+    _value("nan-expert", EXPERT, 47, "[0, 47]", _NAN),
 )
 
 
