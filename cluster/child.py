@@ -24,6 +24,8 @@ from colibri.security.plane_secret import PlaneSecret
 _TAIL_LINES = 12
 _MAX_LINE = 8192
 _KILL_WAIT_S = 10.0
+#: Where a process has not answered in time.
+START_ADVICE = "on a busy machine, give --start-timeout more seconds or start fewer --workers"
 #: By which a worker is told the descriptor of its deployment's secret.
 SECRET_OPTION = "--worker-secret-fd"
 #: Of a worker that is not pinned.
@@ -134,7 +136,7 @@ class WorkerProcess:
             if self._returncode is not None:
                 raise self.lost("before it was ready")
             if self._ready is None:
-                late = f"worker {self.name} (pid {self.pid}) was not ready within {timeout_s:g} s"
+                late = f"worker {self.name} (pid {self.pid}) was not ready within {timeout_s:g} s; {START_ADVICE}"
                 raise DeadlineExpired(late + self._last_words(), peer=self.name)
             return self._ready
 

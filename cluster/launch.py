@@ -32,6 +32,11 @@ class WorkerTls:
     channel: ChannelSecurity
 
 
+def start_timeout_s(workers: int) -> float:
+    """How long a worker's process may take until it answers: they start side by side, and share the CPUs."""
+    return 60.0 + 10.0 * workers
+
+
 class WorkerState(enum.Enum):
     STARTING = "starting"
     LOADING = "loading"

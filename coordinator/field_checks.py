@@ -8,6 +8,7 @@ import numpy as np
 
 from colibri.errors import InvalidInput
 from colibri.kernels.api import U32
+from colibri.models.dtypes import fp32
 
 MAX_TEXT_BYTES = 1 << 20
 
@@ -32,8 +33,9 @@ def check_bytes(field: str, text: str) -> None:
         raise InvalidInput(field, f"at most {MAX_TEXT_BYTES} bytes", f"{size} bytes")
 
 
-def in_range(field: str, value: float, low: float, high: float) -> float:
-    """Raises InvalidInput unless low <= value <= high (NaN never is)."""
-    if not low <= value <= high:
-        raise InvalidInput(field, f"{low:g} to {high:g}", value)
+def in_range(field: str, value: float, low: float, high: float, *, or_zero: bool = False) -> float:
+    """Of a field of 32 bits: so are its bounds, or 1e-6 itself would lie below 1e-6. Raises InvalidInput unless
+    low <= value <= high (NaN never is)."""
+    if not (fp32(low) <= value <= fp32(high) or (or_zero and value == 0)):
+        raise InvalidInput(field, f"{'0, or ' if or_zero else ''}{low:g} to {high:g}", value)
     return value

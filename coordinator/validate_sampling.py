@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from colibri.coordinator.field_checks import in_range
 from colibri.coordinator.penalties import Penalties
 from colibri.errors import InvalidInput
 from colibri.kernels.api import SamplingParams
-from colibri.models.generation_config import MAX_REPETITION, MIN_REPETITION, GenerationDefaults
+from colibri.models.dtypes import fp32
+from colibri.models.generation_config import (
+    MAX_REPETITION,
+    MAX_TEMPERATURE,
+    MIN_REPETITION,
+    MIN_TEMPERATURE,
+    GenerationDefaults,
+)
 from colibri.v1 import generation_pb2 as pb
-
-MAX_TEMPERATURE = 100.0
-#: Below it logit / temperature could overflow.
-MIN_TEMPERATURE = 1e-6
 
 
 def sampling_params(
@@ -28,19 +29,16 @@ def sampling_params(
     resuming: bool,
 ) -> SamplingParams:
     """Raises InvalidInput. Values are fp32, as they travel, also the checkpoint's."""
-    temperature = sampling.temperature if sampling.HasField("temperature") else _f32(defaults.temperature)
-    if temperature != 0 and not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
-        raise InvalidInput(
-            "sampling.temperature", f"0, or {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}", temperature
-        )
-    top_p = sampling.top_p if sampling.HasField("top_p") else _f32(defaults.top_p)
+    temperature = sampling.temperature if sampling.HasField("temperature") else fp32(defaults.temperature)
+    in_range("sampling.temperature", temperature, MIN_TEMPERATURE, MAX_TEMPERATURE, or_zero=True)
+    top_p = sampling.top_p if sampling.HasField("top_p") else fp32(defaults.top_p)
     if not 0 < top_p <= 1:
         raise InvalidInput("sampling.top_p", "above 0, at most 1", top_p)
     # A checkpoint's top_k may exceed a small vocabulary, where it means all of it; a client's is a mistake.
     top_k = sampling.top_k if sampling.HasField("top_k") else min(defaults.top_k, vocab)
     if top_k > vocab:
         raise InvalidInput("sampling.top_k", f"0 to {vocab} (the vocabulary)", top_k)
-    min_p = sampling.min_p if sampling.HasField("min_p") else _f32(defaults.min_p)
+    min_p = sampling.min_p if sampling.HasField("min_p") else fp32(defaults.min_p)
     in_range("sampling.min_p", min_p, 0, 1)
     if resuming and temperature > 0 and not sampling.HasField("seed"):
         raise InvalidInput("sampling.seed", "the seed of the answer that is resumed", "none")
@@ -53,14 +51,10 @@ def penalties(sampling: pb.Sampling, defaults: GenerationDefaults) -> Penalties:
     repetition = (
         sampling.repetition_penalty
         if sampling.HasField("repetition_penalty")
-        else _f32(defaults.repetition_penalty)
+        else fp32(defaults.repetition_penalty)
     )
     return Penalties(
         in_range("sampling.repetition_penalty", repetition, MIN_REPETITION, MAX_REPETITION),
         in_range("sampling.presence_penalty", sampling.presence_penalty, -2, 2),
         in_range("sampling.frequency_penalty", sampling.frequency_penalty, -2, 2),
     )
-
-
-def _f32(value: float) -> float:
-    return float(np.float32(value))

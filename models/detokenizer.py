@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
+from typing import Protocol
 
+from colibri.models.token_bytes import TokenBytes
 from colibri.models.tokenizer import Tokenizer
 
 _REPLACEMENT = "\ufffd"
@@ -19,29 +22,74 @@ class IncrementalDetokenizer:
     """Text of one growing sequence. `push` and `finish` give the pieces; joined they are what `decode` would
     give.
 
-    A character may take several tokens; its text is held back until it is whole. `context`: ids before the
-    first (the prompt's); their text is not repeated. One instance per sequence, not shared between threads.
+    A character may take several tokens; its text is held back until it is whole, or can become none any more: then it
+    reads U+FFFD. `context`: ids before the first (the prompt's); their text is not repeated. One instance per sequence,
+    not shared between threads.
     """
 
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = ()) -> None:
+        self._special = tokenizer.special
+        before = [i for i in context[-_LOOK_BACK:] if i not in tokenizer.special]
+        known = tokenizer.token_bytes
+        self._text: _Growing = _ByWindow(tokenizer, before) if known is None else _ByBytes(known, before)
+
+    def push(self, token: int) -> str:
+        """The text that is whole now that `token` came; often one token's, maybe empty."""
+        return "" if token in self._special else self._text.push(token)
+
+    def finish(self) -> str:
+        """What is still held: an unfinished character reads U+FFFD, as in `decode`. The sequence is over
+        then.
+        """
+        return self._text.finish()
+
+
+class _Growing(Protocol):
+    def push(self, token: int) -> str: ...
+
+    def finish(self) -> str: ...
+
+
+class _ByBytes:
+    """Where each token's bytes are known: a decoder of UTF-8 that keeps the begun character between tokens."""
+
+    def __init__(self, known: TokenBytes, before: Sequence[int]) -> None:
+        self._known = known
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        # Any of these ids that begins a character puts the decoder in step with the text.
+        self._utf8.decode(b"".join(map(known.of_token, before)))
+        self._to_strip = 0 if before else known.stripped
+
+    def push(self, token: int) -> str:
+        return self._out(self._utf8.decode(self._known.of_token(token)))
+
+    def finish(self) -> str:
+        return self._out(self._utf8.decode(b"", final=True))
+
+    def _out(self, text: str) -> str:
+        if self._to_strip and text:
+            text, self._to_strip = self._known.begin(text, self._to_strip)
+        return text
+
+
+class _ByWindow:
+    """For any other decoder: the last few ids are decoded again with each that comes."""
+
+    def __init__(self, tokenizer: Tokenizer, before: list[int]) -> None:
         self._tokenizer = tokenizer
         # The window that is decoded: `_settled` ids of context, whose text is out, then ids that are held.
         # The first `_sent` characters of the window's text are out.
-        self._ids = self._whole_context([i for i in context[-_LOOK_BACK:] if i not in tokenizer.special])
+        self._ids = self._whole_context(before)
         self._settled = len(self._ids)
         self._sent = len(self._text().rstrip(_REPLACEMENT))
 
     def push(self, token: int) -> str:
-        """The text that is whole now that `token` came; often one token's, maybe empty."""
-        if token in self._tokenizer.special:
-            return ""
         self._ids.append(token)
         text = self._text()
         whole = text.rstrip(_REPLACEMENT)
         full = len(self._ids) - self._settled > _MAX_HELD
         if len(whole) == len(text) and (len(text) > self._sent or full):
             piece = text[self._sent :]
-            # A window may only begin where a character does: byte-fallback decoders spoil the run otherwise.
             self._settle(self._ids[self._settled :], 0)
             return piece
         if full:
@@ -54,9 +102,6 @@ class IncrementalDetokenizer:
         return piece
 
     def finish(self) -> str:
-        """What is still held: an unfinished character reads U+FFFD, as in `decode`. The sequence is over
-        then.
-        """
         piece = self._text()[self._sent :]
         self._settle([], 0)
         return piece

@@ -12,6 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 
+def fp32(value: float) -> float:
+    """The nearest number of 32 bits: as a field of that type carries it."""
+    return float(np.float32(value))
+
+
 @dataclass(frozen=True, slots=True)
 class WeightDtype:
     """One storage dtype. `name` is Colibri's spelling, `safetensors` the file header's, `config` that of

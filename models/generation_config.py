@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from colibri.models.config import MixtralConfig, token_ids, wrong
+from colibri.models.dtypes import fp32
 from colibri.models.json_file import read_object
 from colibri.models.text_names import GENERATION_NAME
 
 _BUILT_IN = "built-in default"
-#: Of a repetition penalty, a divisor of logits: smaller ones would overflow.
+#: Of divisors of logits: smaller ones would overflow. A temperature may be 0, too.
 MIN_REPETITION, MAX_REPETITION = 1e-6, 100.0
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 100.0
 
 _NEUTRAL: Mapping[str, object] = {
     "encoder_repetition_penalty": 1.0,
@@ -90,10 +92,12 @@ def parse_generation_config(raw: Mapping[str, Any], config: MixtralConfig) -> Ge
     temperature, top_p, top_k, min_p = 0.0, 1.0, 0, 0.0
     if sample:
         sources["temperature"] = GENERATION_NAME
-        temperature = _number("temperature", taken("temperature"), 1.0, 0.0, 100.0)
+        temperature = _number("temperature", taken("temperature"), 1.0, 0.0, MAX_TEMPERATURE)
+        if temperature != 0:
+            _number("temperature", temperature, 1.0, MIN_TEMPERATURE, MAX_TEMPERATURE)
         top_p = _number("top_p", taken("top_p"), 1.0, 0.0, 1.0)
-        if top_p == 0:
-            raise wrong("top_p", "a number above 0, at most 1", 0, GENERATION_NAME)
+        if fp32(top_p) == 0:
+            raise wrong("top_p", "a number above 0, at most 1", top_p, GENERATION_NAME)
         top_k = _count("top_k", taken("top_k"), 0) or 0
         min_p = _number("min_p", taken("min_p"), 0.0, 0.0, 1.0)
     eos = token_ids(taken("eos_token_id", "eos"), "eos_token_id", config.vocab, GENERATION_NAME)
@@ -122,7 +126,7 @@ def _number(field: str, value: object, default: float, low: float, high: float) 
     if (
         not isinstance(value, int | float)
         or isinstance(value, bool)
-        or not low <= value <= high
+        or not fp32(low) <= fp32(value) <= fp32(high)
         or math.isnan(value)
     ):
         raise wrong(field, f"a number from {low:g} to {high:g}", value, GENERATION_NAME)

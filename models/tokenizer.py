@@ -22,6 +22,7 @@ from colibri.models.config import MixtralConfig, wrong
 from colibri.models.confined.process import Confined, Fault, Limits, NoAnswer
 from colibri.models.json_file import read_bounded, read_object
 from colibri.models.text_names import TOKENIZER_CONFIG_NAME, TOKENIZER_NAME
+from colibri.models.token_bytes import TokenBytes
 
 _MAX_TOKENIZER_BYTES = 128 << 20
 _MAX_CONFIG_BYTES = 16 << 20
@@ -48,7 +49,8 @@ class Tokenizer:
 
     `vocab`: number of ids it knows; `special`: ids of control tokens; `bos`: id or None; `add_bos`: whether a
     plain text begins with it; `bos_text`, `eos_text`: how these read in a chat template; `bytes_per_token`: of a text,
-    at most, None where it may be any number.
+    at most, None where it may be any number; `token_bytes`: what each id stands for, None where a text is more than
+    its tokens' bytes.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Tokenizer:
             self._decoder = tokenizers.Tokenizer.from_buffer(decoder)
         except BaseException as error:
             raise _librarys(error, where, "a tokenizer", "none") from error
+        self.token_bytes = TokenBytes.of(self._decoder)
 
     @classmethod
     def load(cls, folder: str | Path, config: MixtralConfig | None = None) -> Tokenizer:
@@ -153,6 +156,9 @@ class Tokenizer:
         for i in ids:
             if not 0 <= i < 1 << 32:
                 raise _no_id(i)
+        known = self.token_bytes
+        if known is not None and known.library_differs:
+            return known.text(i for i in ids if not (skip_special and i in self.special))
         try:
             return self._decoder.decode(list(ids), skip_special_tokens=skip_special)
         except BaseException as error:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from colibri.cluster.child import ANYWHERE, Ready
+from colibri.cluster.child import ANYWHERE, START_ADVICE, Ready
 from colibri.cluster.expert_calls import ask_status, end_worker
 from colibri.cluster.life import WorkerLife
 from colibri.cluster.pinning_plan import WorkerPlace
@@ -112,7 +112,9 @@ class RayLife:
             if self.ended:
                 raise self.lost("before it was ready")
             if self._record is None:
-                raise DeadlineExpired(f"{self._who()} was not ready within {timeout_s:g} s", peer=self.name)
+                raise DeadlineExpired(
+                    f"{self._who()} was not ready within {timeout_s:g} s; {START_ADVICE}", peer=self.name
+                )
             return self._record.ready
 
     def wait_exit(self, timeout_s: float | None = None) -> bool:

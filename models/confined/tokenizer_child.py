@@ -13,6 +13,7 @@ from colibri.models.confined.added_tokens import add_tokens
 from colibri.models.confined.child import Answer, Message, serve
 from colibri.models.confined.text_rules import check_decoder, check_tokens
 from colibri.models.confined.token_size import most_bytes_per_token
+from colibri.models.token_bytes import TokenBytes
 
 CONFIG_NAME = "tokenizer_config.json"
 #: Without a model: 24 bits, more than any vocabulary.
@@ -56,13 +57,16 @@ class _Encoder:
         self.bos = inner.token_to_id(head["bos_text"]) if head["bos_text"] else head["bos"]
         self.add_bos = self._bos_rule(head["add_bos"], head["bos_text"])
         added = inner.get_added_tokens_decoder()
+        special = sorted(i for i, token in added.items() if token.special)
         self.facts = {
             "vocab": size,
-            "special": sorted(i for i, token in added.items() if token.special),
+            "special": special,
             "bos": self.bos,
             "add_bos": self.add_bos,
             "bytes_per_token": most_bytes_per_token(document),
         }
+        self._special = frozenset(special)
+        self._known = TokenBytes.of(inner)
         # What is left decodes: it has no part whose cost a text could size.
         for part in ("normalizer", "pre_tokenizer", "post_processor", "truncation", "padding"):
             document[part] = None
@@ -96,8 +100,14 @@ class _Encoder:
 
     def _decode(self, asked: dict[str, Any], blob: bytes) -> Message:
         ids = array("I", blob).tolist()
+        known = self._known
         try:
-            text = self._inner.decode(ids, skip_special_tokens=asked["skip_special"]).encode()
+            if known is not None and known.library_differs:
+                text = known.text(
+                    i for i in ids if not (asked["skip_special"] and i in self._special)
+                ).encode()
+            else:
+                text = self._inner.decode(ids, skip_special_tokens=asked["skip_special"]).encode()
         except BaseException as error:
             error = library_error(error, self._name, "a tokenizer that decodes any ids", "an error")
             if isinstance(error, CheckpointError):

@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from colibri.cli.assemble import DeploymentOptions, assemble
+from colibri.cli.phases import Phases
+from colibri.cli.pinning_options import PinningOptions
+from colibri.cli.progress import Loading
 from colibri.cluster.cpu_list import parse_cpu_list
-from colibri.cluster.launch import LaunchOptions, WorkerState
+from colibri.cluster.launch import LaunchOptions, WorkerState, start_timeout_s
 from colibri.cluster.local import LocalLauncher
 from colibri.cluster.pinning_plan import Wanted, plan_workers
 from colibri.cluster.topology import discover
@@ -193,3 +197,15 @@ def test_threads_and_files_do_not_grow_with_restarts(tiny_mixtral: Path, tmp_pat
         eventually(lambda: threading.active_count() <= threads, 10.0, f"{threads} threads or fewer")
         eventually(lambda: len(os.listdir("/proc/self/fd")) <= files, 10.0, f"{files} files or fewer")
         assert launch.launcher.status()[0].deaths == 3
+
+
+def test_the_time_of_a_start_is_an_option(tiny_mixtral: Path) -> None:
+    options = DeploymentOptions(
+        tiny_mixtral, workers=1, start_timeout_s=0.01, pinning=PinningOptions(share=True)
+    )
+    with pytest.raises(DeadlineExpired, match=r"w0 .* not ready within 0\.01 s; .* --start-timeout"):
+        assemble(options, Phases(), Loading(enabled=False), print)
+
+
+def test_more_workers_have_more_time() -> None:
+    assert start_timeout_s(1) < start_timeout_s(16) == 220

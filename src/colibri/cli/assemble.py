@@ -34,7 +34,7 @@ from colibri.cluster.attached import AttachedWorkers, AttachOptions
 from colibri.cluster.child import ANYWHERE
 from colibri.cluster.contents import Contents
 from colibri.cluster.desired import Desired
-from colibri.cluster.launch import LaunchOptions
+from colibri.cluster.launch import LaunchOptions, start_timeout_s
 from colibri.cluster.manager import PlacementManager
 from colibri.cluster.pinning_plan import PinningPlan
 from colibri.cluster.ray.options import Seating
@@ -79,8 +79,9 @@ from colibri.wire.limits import FrameLimits
 
 @dataclass(frozen=True, slots=True)
 class DeploymentOptions:
-    """As on the command line. model: a folder, or the URL of a pack. None: decided from the model (compute_mode) or the
-    machine (threads; workers: one for each GPU where they have GPUs, else usual_workers)."""
+    """As on the command line. model: a folder, or the URL of a pack. None: decided from the model (compute_mode), the
+    machine (threads; workers: one for each GPU where they have GPUs, else usual_workers) or the number of workers
+    (start_timeout_s)."""
 
     model: Path | str
     workers: int | None
@@ -96,6 +97,7 @@ class DeploymentOptions:
     pinning: PinningOptions = field(default_factory=PinningOptions)
     usual_workers: int = 2
     mixed_numerics: bool = False
+    start_timeout_s: float | None = None
 
 
 def assemble(
@@ -178,6 +180,7 @@ def assemble(
                     mode.value,
                     options.transport,
                     options.backend,
+                    ready_timeout_s=options.start_timeout_s or start_timeout_s(workers),
                     memory=options.cluster.memory,
                     allow_faults=options.cluster.allow_faults,
                     allow_cross_node=options.pinning.cross_node,

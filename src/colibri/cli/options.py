@@ -81,6 +81,14 @@ def add_deployment(parser: argparse.ArgumentParser, workers: int, *, share: bool
         metavar="N",
         help="workers that hold each expert; with 2 or more, the death of one costs no load",
     )
+    parser.add_argument(
+        "--start-timeout",
+        type=number(1, 86400),
+        default=argparse.SUPPRESS,
+        metavar="S",
+        help="seconds until a worker's process must answer, before it loads anything (default: 60, and 10 more for "
+        "each worker)",
+    )
     add_deployment_pinning(parser, share=share)
     add_mixed(parser)
     parser.add_argument(
@@ -167,6 +175,7 @@ def deployment_options(args: argparse.Namespace, model: Path | str) -> Deploymen
         usual_workers=args.usual_workers,
         mixed_numerics=args.mixed_numerics,
         replicas=args.replicas,
+        start_timeout_s=getattr(args, "start_timeout", None),
         compute_mode=getattr(args, "compute_mode", None),
         router_precision=args.router_precision,
         backend=args.backend,

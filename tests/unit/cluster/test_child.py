@@ -73,7 +73,7 @@ def test_end_before_ready_tells_what_it_said(harness: Harness) -> None:
 
 def test_silence_is_bounded_and_named(harness: Harness) -> None:
     process = harness.start(SLEEP)
-    with pytest.raises(DeadlineExpired, match=r"worker w0 .* was not ready within 0\.2 s"):
+    with pytest.raises(DeadlineExpired, match=r"worker w0 .* was not ready within 0\.2 s; .*--start-timeout"):
         process.wait_ready(0.2)
 
 

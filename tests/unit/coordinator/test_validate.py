@@ -155,6 +155,35 @@ def test_bad_fields(change: Callable[[pb.GenerateRequest], object], message: str
     assert not caught.value.retryable
 
 
+def beside(bound: float, towards: float) -> float:
+    """The next number of 32 bits."""
+    return float(np.nextafter(np.float32(bound), np.float32(towards)))
+
+
+@pytest.mark.parametrize(
+    ("field", "low", "high"),
+    [
+        ("temperature", 1e-6, 100.0),
+        ("min_p", 0.0, 1.0),
+        ("repetition_penalty", 1e-6, 100.0),
+        ("presence_penalty", -2.0, 2.0),
+        ("frequency_penalty", -2.0, 2.0),
+    ],
+)
+def test_a_bound_is_a_number_of_its_fields_width(field: str, low: float, high: float) -> None:
+    """1e-6 as a float of 32 bits is less than 1e-6 as a double."""
+    for value in (low, beside(low, math.inf), beside(high, -math.inf), high):
+        convert(sampling(**{field: value}))
+    for value in (beside(low, -math.inf), beside(high, math.inf)):
+        with pytest.raises(InvalidInput, match=f"sampling.{field}: expected "):
+            convert(sampling(**{field: value}))
+
+
+@pytest.mark.parametrize("value", [1e-6, 100.0])
+def test_a_checkpoints_default_may_be_a_bound(value: float) -> None:
+    convert(defaults=replace(DEFAULTS, temperature=value, repetition_penalty=value))
+
+
 def test_unset_fields_take_the_checkpoints_defaults() -> None:
     request = convert()
     assert request.request_id == "drawn"

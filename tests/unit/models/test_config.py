@@ -199,6 +199,8 @@ def test_settings_without_effect_are_reported() -> None:
         {"do_sample": "yes"},
         {"do_sample": True, "temperature": -1},
         {"do_sample": True, "temperature": float("nan")},
+        {"do_sample": True, "temperature": 1e-7},
+        {"do_sample": True, "top_p": 1e-50},
         {"do_sample": True, "top_p": 0},
         {"do_sample": True, "top_p": 1.5},
         {"do_sample": True, "top_k": 1.5},
