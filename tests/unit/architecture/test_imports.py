@@ -87,6 +87,12 @@ def test_the_checker_sees_every_module(tmp_path: Path) -> None:
 def test_a_forbidden_import_is_found(tmp_path: Path, module: str, line: str, contract: str) -> None:
     tree = linked_tree(tmp_path)
     target = tree / module
+    if target.parent.is_symlink():  # else the file would be written into the repository
+        part = target.parent.resolve()
+        target.parent.unlink()
+        target.parent.mkdir()
+        for entry in part.iterdir():
+            (target.parent / entry.name).symlink_to(entry)
     if target.is_symlink():
         target.unlink()
     if target.suffix != ".py":

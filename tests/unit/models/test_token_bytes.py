@@ -9,11 +9,11 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import decoders, models
+from tokenizers import decoders, models, pre_tokenizers
 
 from colibri.models.detokenizer import IncrementalDetokenizer
 from colibri.models.plain_tokenizer import write_plain_tokenizer
-from colibri.models.token_bytes import TokenBytes
+from colibri.models.token_bytes import TokenBytes, _letters
 from colibri.models.tokenizer import Tokenizer
 
 WORDS = ["▁", "▁the", "s", "é", "▁▁", "w42", "日"]
@@ -133,6 +133,15 @@ def test_whole_characters_as_the_library_reads_them(text: str) -> None:
     assert known is not None
     ids = [vocab[token] for token in tokens]
     assert known.text(ids) == inner.decode(ids)
+
+
+def test_the_byte_level_alphabet_is_the_librarys() -> None:
+    assert _letters().keys() == set(pre_tokenizers.ByteLevel.alphabet())
+    for text in ("a", "é", "日", " \n\x00"):
+        spelled = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)[0][
+            0
+        ]
+        assert bytes(_letters()[letter] for letter in spelled) == text.encode()
 
 
 def test_long_runs_are_decoded_alike(tokenizer: Tokenizer) -> None:
