@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from colibri.cli.phases import Phases
+from colibri.cli.terminal import shown
 
 if TYPE_CHECKING:
     from colibri.cli.sources import Source
@@ -31,7 +32,7 @@ def answer(source: Source, request: pb.GenerateRequest, phases: Phases, args: ar
             if isinstance(event, Tokens):
                 phases.mark("first token")
             if stream and isinstance(event, (Prompt, Tokens)):
-                print(event.text, end="", flush=True)
+                print(shown(event.text), end="", flush=True)
     phases.mark("answered")
     if hasattr(args, "record"):
         keep(source, request, answers, args)
@@ -43,7 +44,7 @@ def answer(source: Source, request: pb.GenerateRequest, phases: Phases, args: ar
     for each in answers.all():
         if not stream:
             prompt = answers.prompt.text if answers.prompt else ""
-            print(f"--- {each.choice}\n{prompt}{each.text}", flush=True)
+            print(shown(f"--- {each.choice}\n{prompt}{each.text}"), flush=True)
         if args.receipts or hasattr(args, "logprobs"):
             _print_tokens(source, each, args)
 
@@ -115,10 +116,11 @@ def _print_tokens(source: Source, each: Answer, args: argparse.Namespace) -> Non
         cells = [f"{each.receipts[at]:016x}"] if args.receipts else []
         if each.logprobs:
             cells.append(f"{each.logprobs[at].logprob:>9.4f}")
-        print("  ".join([*cells, f"{token:>8}", spelled[at]]))
+        print(shown("  ".join([*cells, f"{token:>8}", spelled[at]])))
         if each.logprobs and each.logprobs[at].top:
             tops = each.logprobs[at].top
             names = source.spell([other for other, _ in tops])
-            print("    " + ", ".join(f"{n or t} {p:.4f}" for (t, p), n in zip(tops, names, strict=True)))
+            named = (f"{n or t} {p:.4f}" for (t, p), n in zip(tops, names, strict=True))
+            print(shown("    " + ", ".join(named)))
     if args.receipts and each.finished is not None:
         print(f"{each.finished.receipt:016x}  the answer, on {each.finished.engine_numerics_id}")

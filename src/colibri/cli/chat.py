@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from colibri.cli import request_options
 from colibri.cli.parser import plain_text
-from colibri.cli.terminal import say, settle
+from colibri.cli.terminal import say, settle, shown
 
 if TYPE_CHECKING:
     from colibri.cli.sources import Source
@@ -192,7 +192,7 @@ class Conversation:
             for event in events:
                 answers.take(event)
                 if isinstance(event, Tokens):
-                    print(event.text, end="", flush=True)
+                    print(shown(event.text), end="", flush=True)
         if hasattr(self._args, "record"):
             keep(self._source, request, answers, self._args)
         return answers

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from colibri.cli import options
 from colibri.cli.parser import integer
 from colibri.cli.sizes import size
+from colibri.cli.terminal import shown
 
 if TYPE_CHECKING:
     from colibri.cli.model_report import ModelReport
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(_document(checkpoint, model, text) | {"warnings": warnings}))
     else:
-        print("\n".join(_text(checkpoint, model, text, warnings)))
+        print(shown("\n".join(_text(checkpoint, model, text, warnings))))
     return 0
 
 

@@ -12,6 +12,7 @@ from colibri.cli.operator_options import add_target
 from colibri.cli.parser import number
 from colibri.cli.security_options import channel_security
 from colibri.cli.signals import interrupts_kept
+from colibri.cli.terminal import shown
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             reply = operator.status(experts=args.experts, loads=args.loads, timeout_s=_TIMEOUT_S)
             if every_s is not None and not args.json and sys.stdout.isatty():
                 print("\x1b[H\x1b[2J", end="")
-            print(json.dumps(document(reply)) if args.json else "\n".join(describe(reply)), flush=True)
+            print(json.dumps(document(reply)) if args.json else shown("\n".join(describe(reply))), flush=True)
             if every_s is None:
                 return 0
             check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 
@@ -10,6 +11,18 @@ from colibri.cli.standard_streams import STDOUT, announcer, log_writer
 #: A ready line that nobody has taken by then is told in the log.
 _READY_S = 10.0
 _SETTLE_S = 0.2
+
+
+#: What moves a cursor, paints, names windows or turns text around. Lines and tabs are text.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def shown(text: str) -> str:
+    """Text that a model, a prompt or a server wrote, for stdout. Control characters, which a terminal would obey, are
+    spelled out there; files and pipes get the text as it is."""
+    if not sys.stdout.isatty():
+        return text
+    return _CONTROLS.sub(lambda found: repr(found.group())[1:-1], text)
 
 
 def say(line: str) -> None:
