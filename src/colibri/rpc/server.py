@@ -20,6 +20,7 @@ from colibri.errors import ConfigError
 from colibri.rpc import health
 from colibri.rpc.guard import Guard, Lane
 from colibri.rpc.places import Bounds, Places, Wait
+from colibri.rpc.protobuf import check_implementation
 from colibri.security.access import Access, Rules
 from colibri.security.bind import checked_bind, is_local
 from colibri.security.roles import Scope
@@ -109,8 +110,9 @@ def build_server(
     streams included; one more is refused with RESOURCE_EXHAUSTED. options: default server_options(). name:
     names this process in refusals. security: None: none, for addresses of this machine. bounds: how long callers may
     keep the server waiting. Raises ConfigError when the address cannot be bound, or must not be without TLS and
-    callers' credentials.
+    callers' credentials, or where protobuf is the slow one in Python.
     """
+    check_implementation()
     security = security or ServerSecurity()
     address = checked_bind(
         parse_address(listen, "listen"),
