@@ -7,7 +7,7 @@ import importlib
 from benchmarks.table import Line
 
 #: In the order of the table; each module has `lines() -> list[Line]`.
-_PARTS: tuple[str, ...] = ()
+_PARTS: tuple[str, ...] = ("flipped_bytes",)
 
 
 def lines() -> list[Line]:
