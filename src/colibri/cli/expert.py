@@ -13,7 +13,6 @@ from colibri.cli.gpu_options import add_gpu, gpu_options
 from colibri.cli.parser import integer, number
 from colibri.cli.pinning_options import add_worker_pinning
 from colibri.cli.security_options import (
-    SECRET_FILE,
     add_server_security,
     add_worker_secret,
     demanded_secret,
@@ -109,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     # Light on purpose: NumPy and gRPC may only be imported once the process has settled.
     from colibri.cli.expert_place import PlaceWish, expert_place
-    from colibri.cli.listen import check_free, open_to_this_machine
+    from colibri.cli.listen import check_free
     from colibri.cli.standard_streams import keep_native_code_from_waiting
     from colibri.cli.terminal import announce, say
     from colibri.cluster.cpu_list import parse_cpu_list
@@ -119,11 +118,6 @@ def run(args: argparse.Namespace) -> int:
     keep_native_code_from_waiting()
     security = replace(server_security(args), secret=demanded_secret(args))
     check_free(args.listen, "--listen", security)
-    if open_to_this_machine(args.listen, security):
-        say(
-            f"{args.name}: any user of this machine can load and drop experts here, since neither {SECRET_FILE} nor "
-            "--client-ca says who may: give one, or listen on a unix socket"
-        )
     wish = PlaceWish(
         cpus=parse_cpu_list(args.cpus, "--cpus") if hasattr(args, "cpus") else None,
         numa_node=args.numa_node,

@@ -7,12 +7,7 @@ import socket
 from colibri.errors import ConfigError
 from colibri.security.bind import checked_bind
 from colibri.security.server import ServerSecurity
-from colibri.transport.address import TcpAddress, UnixAddress, claim_unix_path, parse_address
-
-
-def open_to_this_machine(listen: str, security: ServerSecurity) -> bool:
-    """Whether other users of this machine reach a server that asks nobody who calls. A unix socket is its owner's."""
-    return not security.callers_known and isinstance(parse_address(listen, "--listen"), TcpAddress)
+from colibri.transport.address import UnixAddress, claim_unix_path, parse_address
 
 
 def check_free(listen: str, field: str, security: ServerSecurity | None = None) -> None:

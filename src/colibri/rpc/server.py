@@ -7,8 +7,10 @@ Health has places and threads of its own, so that it answers whatever else runs,
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -132,6 +134,7 @@ def build_server(
         roles=security.client_ca is not None,
         here=not local and not security.callers_known,
         secret=security.secret,
+        own_user=local and not security.callers_known,
     )
     credentials = _credentials(security)
     names = [service.name for service in services]
@@ -158,15 +161,27 @@ def build_server(
     if local if security.reflection is None else security.reflection:
         reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
     try:
-        port = (
-            server.add_insecure_port(str(address))
-            if credentials is None
-            else server.add_secure_port(str(address), credentials)
-        )
+        with _closed_to_others() if isinstance(address, UnixAddress) else contextlib.nullcontext():
+            port = (
+                server.add_insecure_port(str(address))
+                if credentials is None
+                else server.add_secure_port(str(address), credentials)
+            )
     except RuntimeError as error:
         raise ConfigError("listen", "an address that can be bound", listen) from error
     target = str(TcpAddress(address.host, port) if isinstance(address, TcpAddress) else address)
     return RpcServer(server, target, statuses, [common, checks, watches])
+
+
+@contextlib.contextmanager
+def _closed_to_others() -> Iterator[None]:
+    """A unix socket is its owner's as soon as it is bound, whatever this process's umask: who can write to it can
+    connect. The umask is the whole process's: other files that are made meanwhile are closed to others, too."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _lane(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import grpc
 
 from colibri.deadline import Clock
 from colibri.errors import ColibriError, PermissionDenied, Unauthenticated
+from colibri.security.peer_user import users_of
 from colibri.security.plane_secret import PlaneSecret
 from colibri.security.roles import Role, Scope, roles_for, roles_in
 from colibri.security.tokens import TokenFile
@@ -30,20 +32,29 @@ class Rules:
     """scopes: by full name of service, CLIENT for others. tokens: None: nobody needs one. roles: callers without a
     token are taken by the role in their certificate (the TLS handshake has demanded one). here: calls of scope
     OPERATOR are for this machine only, since nothing says who calls. secret: what every call must show, of a worker
-    (in place of tokens)."""
+    (in place of tokens). own_user: calls of the scopes OPERATOR and PLANE are for the server's own user and root, since
+    nothing else says who calls: of a server on loopback."""
 
     scopes: Mapping[str, Scope]
     tokens: TokenFile | None = None
     roles: bool = False
     here: bool = False
     secret: PlaneSecret | None = None
+    own_user: bool = False
 
 
 class Access:
-    """Thread-safe. name: of the server, in refusals."""
+    """Thread-safe. name: of the server, in refusals. users: whose a peer's connection may be, of this machine."""
 
-    def __init__(self, name: str, rules: Rules, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        name: str,
+        rules: Rules,
+        clock: Clock = time.monotonic,
+        users: Callable[[str], frozenset[int]] = users_of,
+    ) -> None:
         self._rules = rules
+        self._users = users
         self._refusals = _Refusals(name, clock)
 
     def at_arrival(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> ColibriError | None:
@@ -108,9 +119,30 @@ class Access:
                 f"{service}: expected a caller on the server's own machine, since it has neither --tokens nor "
                 "--client-ca, got one from elsewhere"
             )
+        elif (rules.own_user and scope is not Scope.CLIENT) or (rules.here and scope is Scope.OPERATOR):
+            denied = self._check_user(service, scope, context.peer())
         if denied is not None:
             self._refusals.note(denied, context.peer())
             raise denied
+
+    def _check_user(self, service: str, scope: Scope, peer: str) -> PermissionDenied | None:
+        if peer.startswith("unix:"):  # the file system has let it through
+            return None
+        try:
+            users = self._users(peer)
+        except OSError as error:
+            # A kernel that does not tell: the port is as open as any on loopback.
+            _log.warning("%s: callers on loopback cannot be told apart: %s", service, error)
+            return None
+        own = os.geteuid()
+        if users and users <= {own, 0}:
+            return None
+        missing = "--worker-secret-file" if scope is Scope.PLANE else "--tokens"
+        got = " or ".join(f"user {user}" for user in sorted(users)) or "one that nothing is known of"
+        return PermissionDenied(
+            f"{service}: expected a caller of user {own}, the server's own, or root, since it has neither "
+            f"{missing} nor --client-ca, got {got}"
+        )
 
     def _needed(self, method: str) -> tuple[str, Scope]:
         service = method.lstrip("/").partition("/")[0]

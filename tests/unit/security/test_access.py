@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from colibri.security.tokens import TokenFile
 
 OPERATOR, CLIENT, PLANE = "/a.Operator/Scale", "/a.Generation/Generate", "/a.Expert/Load"
 SCOPES = {"a.Operator": Scope.OPERATOR, "a.Expert": Scope.PLANE}
+
+
+OWN = frozenset({os.geteuid()})
 
 
 class Context:
@@ -81,9 +85,43 @@ def test_a_certificate_without_a_role() -> None:
     ],
 )
 def test_operators_of_an_open_server_come_from_its_machine(peer: str, here: bool) -> None:
-    access = Access("s", Rules(SCOPES, here=True))
+    access = Access("s", Rules(SCOPES, here=True), users=lambda peer: OWN)
     assert allowed(access, OPERATOR, Context(peer=peer)) == here
     assert allowed(access, CLIENT, Context(peer=peer))
+
+
+@pytest.mark.parametrize(
+    ("users", "got"),
+    [
+        (OWN, ""),
+        (frozenset({0}), ""),
+        (OWN | {0}, ""),
+        (frozenset({65534}), "user 65534"),
+        (frozenset({65533, 65534}), "user 65533 or user 65534"),
+        (OWN | {65534}, "user "),
+        (frozenset[int](), "one that nothing is known of"),
+    ],
+)
+def test_on_loopback_the_plane_is_the_servers_own_users(users: frozenset[int], got: str) -> None:
+    access = Access("s", Rules(SCOPES, own_user=True), users=lambda peer: users)
+    for method, missing in ((OPERATOR, "--tokens"), (PLANE, "--worker-secret-file")):
+        if not got:
+            access.at_start(method, Context(peer="ipv4:127.0.0.1:9"))  # type: ignore[arg-type]
+            continue
+        with pytest.raises(PermissionDenied) as caught:
+            access.at_start(method, Context(peer="ipv4:127.0.0.1:9"))  # type: ignore[arg-type]
+        assert f"since it has neither {missing} nor --client-ca, got {got}" in caught.value.message
+    assert allowed(access, CLIENT, Context(peer="ipv4:127.0.0.1:9"))
+    assert allowed(access, PLANE, Context(peer="unix:"))
+
+
+def test_a_kernel_that_does_not_tell(caplog: pytest.LogCaptureFixture) -> None:
+    def unknown(peer: str) -> frozenset[int]:
+        raise OSError("no table")
+
+    access = Access("s", Rules(SCOPES, own_user=True), users=unknown)
+    assert allowed(access, PLANE, Context(peer="ipv4:127.0.0.1:9"))
+    assert "callers on loopback cannot be told apart: no table" in caplog.text
 
 
 def test_tokens_decide_where_there_are_any(tmp_path: Path) -> None:
