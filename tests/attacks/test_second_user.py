@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -94,11 +95,11 @@ def test_the_workers_of_serve(tiny_mixtral: Path, public_folder: Path, transport
         pids = [status.pid for status in deployment.launcher.status()]
         for endpoint in endpoints:
             if transport == "tcp":
-                got = as_stranger(lambda target=endpoint.target: statuses(target, calls, GUESSES))
+                got = as_stranger(partial(statuses, endpoint.target, calls, GUESSES))
                 assert set(got.values()) == {UNAUTHENTICATED}, got
                 tries("worker's calls by another user", len(got))
             else:
-                assert as_stranger(lambda target=endpoint.target: _closed(target)) == "PermissionError"
+                assert as_stranger(partial(_closed, endpoint.target)) == "PermissionError"
                 tries("worker's sockets by another user", 1)
         peeked = as_stranger(lambda: [name for pid in pids for name in peeks(pid)])
         assert peeked == []
@@ -145,7 +146,7 @@ def _is_there(folder: Path, fd: int) -> bool:
 def listed(folder: Path) -> list[str]:
     """Run folders that could be looked into."""
     return [
-        path.name for path in folder.iterdir() if path.is_dir() and not refusal(lambda p=path: os.listdir(p))
+        path.name for path in folder.iterdir() if path.is_dir() and not refusal(partial(os.listdir, path))
     ]
 
 
