@@ -1,4 +1,7 @@
-"""Workers that somebody else started: given by address, loaded with their experts, watched by asking them."""
+"""Workers that somebody else started: given by address, loaded with their experts, watched by asking them.
+
+Nobody can start them anew from here. What can be put right in place is; a worker that stays wrong leaves the directory,
+so that its replicas answer, and its state and reason are told until it is mended."""
 
 from __future__ import annotations
 
@@ -7,11 +10,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from colibri.cluster.child import ANYWHERE
 from colibri.cluster.contents import Contents
-from colibri.cluster.expert_calls import WorkerProgress, ask_status, load_experts
+from colibri.cluster.expert_calls import WorkerProgress, ask_status, load_experts, serve_epochs, told_contents
+from colibri.cluster.launch import WorkerState, WorkerStatus
 from colibri.cluster.membership import MembershipPublisher
+from colibri.cluster.remedies import Remedies, Remedy
+from colibri.cluster.worker_state import Difference, Identities, Wanted, compare
 from colibri.deadline import Clock, Deadline
-from colibri.errors import Code, ColibriError, InvalidInput
+from colibri.errors import Code, ColibriError, InvalidInput, NumericsMismatch, WorkerLost
 from colibri.placement import Directory, Placement, WorkerEndpoint
 from colibri.security.channel import PLAIN, ChannelSecurity
 from colibri.v1 import expert_pb2
@@ -22,22 +29,25 @@ _FINAL = (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION)
 
 @dataclass(frozen=True, slots=True)
 class AttachOptions:
-    """Seconds. A worker that does not answer for `answer_timeout_s` is taken out until it does again."""
+    """Seconds. A worker that does not answer for `answer_timeout_s` is taken out until it does again. One that is out
+    is tried again after `poll_s`, doubled from failure to failure up to `retry_max_s`."""
 
     find_timeout_s: float = 30.0
     load_timeout_s: float = 1800.0
     poll_s: float = 0.5
     answer_timeout_s: float = 2.0
+    retry_max_s: float = 2.0
 
 
 class AttachedWorkers:
     """Finds the worker at each target, asks `place` for a placement over them, loads and publishes. place: gets the
     expert_numerics_id of each by its name, in the order of the targets.
 
-    security: of the channels to them. contents: what their experts must be (None: as the first of them says). A worker
-    that stops answering leaves the directory; when it is back, perhaps as a new incarnation, it is loaded again and
-    returns. Nothing is started or ended here. Constructing raises DeadlineExpired, TlsError or WorkerLost where nobody
-    answers at a target, InvalidInput where two workers have one name.
+    security: of the channels to them. identities: asked after `place`: what the workers must be (None: not compared).
+    contents: what their experts must be (None: as the first of them says). A worker that stops answering leaves the
+    directory; when it is back, perhaps as a new incarnation, it is loaded again and returns. Nothing is started or
+    ended here. Constructing raises DeadlineExpired, TlsError or WorkerLost where nobody answers at a target,
+    InvalidInput where two workers have one name.
     """
 
     def __init__(
@@ -48,17 +58,16 @@ class AttachedWorkers:
         *,
         security: ChannelSecurity = PLAIN,
         contents: Contents | None = None,
+        identities: Callable[[], Identities | None] = lambda: None,
         progress: WorkerProgress = lambda worker, done, total, nbytes: None,
         log: Callable[[str], None] = lambda line: None,
         clock: Clock = time.monotonic,
     ) -> None:
-        self._options = options or AttachOptions()
-        self._security = security
-        self._progress = progress
-        self._log = log
+        self._options = options = options or AttachOptions()
+        closing = threading.Event()
+        self._closing = closing
         self._clock = clock
-        self._closing = threading.Event()
-        statuses = [self._find(target) for target in targets]
+        statuses = [_find(target, options.find_timeout_s, security) for target in targets]
         found = [
             WorkerEndpoint(status.worker, status.incarnation, target, security)
             for status, target in zip(statuses, targets, strict=True)
@@ -67,18 +76,12 @@ class AttachedWorkers:
         for index, name in enumerate(names):
             if name in names[:index]:
                 raise InvalidInput("workers", "names that differ", f"{name} at {targets[index]} and before")
-        self._placement = place({status.worker: status.expert_numerics_id for status in statuses})
-        self._publisher = MembershipPublisher(self._placement, contents)
-        self._loaded = [threading.Event() for _ in found]
-        self._refusals: dict[str, ColibriError] = {}
-        self._threads = [
-            threading.Thread(
-                target=self._watch, args=(index, endpoint), name=f"colibri-ask-{endpoint.name}", daemon=True
-            )
-            for index, endpoint in enumerate(found)
+        placement = place({status.worker: status.expert_numerics_id for status in statuses})
+        self._publisher = MembershipPublisher(placement, contents)
+        self._workers = [
+            _Attached(endpoint, self._publisher, identities(), options, closing, progress, log, clock)
+            for endpoint in found
         ]
-        for thread in self._threads:
-            thread.start()
 
     @property
     def directory(self) -> Directory:
@@ -88,70 +91,220 @@ class AttachedWorkers:
         """Returns when every worker has loaded its experts. Raises ColibriError naming one that has not in time, or
         at once one that never will, being another model's."""
         bound = Deadline.after(self._options.load_timeout_s, self._clock)
-        for name, loaded in zip(self._placement.workers, self._loaded, strict=True):
-            if not loaded.wait(bound.remaining(self._clock)):
-                raise ColibriError(f"worker {name} has not loaded its experts in time", peer=name)
-            if name in self._refusals:
-                raise self._refusals[name]
+        for worker in self._workers:
+            if not worker.loaded.wait(bound.remaining(self._clock)):
+                raise ColibriError(
+                    f"worker {worker.name} has not loaded its experts in time", peer=worker.name
+                )
+            if worker.refusal is not None:
+                raise worker.refusal
         return self.directory
+
+    def status(self) -> tuple[WorkerStatus, ...]:
+        """Of each worker, in the order of the targets."""
+        return tuple(worker.status for worker in self._workers)
 
     def close(self) -> None:
         """Ends the watching; the workers stay as they are."""
         self._closing.set()
-        for thread in self._threads:
-            thread.join(self._options.answer_timeout_s + 5.0)
+        for worker in self._workers:
+            worker.join(self._options.answer_timeout_s + self._options.poll_s + 5.0)
 
-    def _find(self, target: str) -> expert_pb2.StatusReply:
-        return ask_status(
-            target,
-            f"worker at {target}",
-            self._options.find_timeout_s,
-            security=self._security,
-            wait_for_ready=True,
+
+class _Attached:
+    """One of them, with a thread that asks it. `loaded`: set once it has served, or never will for `refusal`."""
+
+    def __init__(
+        self,
+        endpoint: WorkerEndpoint,
+        publisher: MembershipPublisher,
+        identities: Identities | None,
+        options: AttachOptions,
+        closing: threading.Event,
+        progress: WorkerProgress,
+        log: Callable[[str], None],
+        clock: Clock,
+    ) -> None:
+        self.name = endpoint.name
+        self.loaded = threading.Event()
+        self.refusal: ColibriError | None = None
+        self._endpoint = endpoint
+        self._publisher = publisher
+        self._identities = identities
+        self._options = options
+        self._closing = closing
+        self._progress = progress
+        self._log = log
+        self._clock = clock
+        self._remedies = Remedies(clock)
+        self._serving = False
+        self._seen = 0
+        self._retry_s = options.poll_s
+        self._told = ""
+        self._lock = threading.Lock()
+        self._status = WorkerStatus(
+            self.name,
+            WorkerState.LOADING,
+            ANYWHERE,
+            endpoint.incarnation,
+            target=endpoint.target,
+            reason="it loads its experts for the first time",
         )
+        self._thread = threading.Thread(target=self._watch, name=f"colibri-ask-{self.name}", daemon=True)
+        self._thread.start()
 
-    def _watch(self, index: int, endpoint: WorkerEndpoint) -> None:
-        serving = False
+    @property
+    def status(self) -> WorkerStatus:
+        with self._lock:
+            return self._status
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def _watch(self) -> None:
         while not self._closing.is_set():
+            pause_s = self._options.poll_s
             try:
-                status = ask_status(
-                    endpoint.target,
-                    f"worker {endpoint.name}",
-                    self._options.answer_timeout_s,
-                    security=self._security,
-                )
-                if serving and status.incarnation != endpoint.incarnation:
-                    self._take_out(endpoint, "was restarted")
-                    serving = False
-                if not serving:
-                    endpoint = replace(endpoint, incarnation=status.incarnation)
-                    self._load(index, endpoint)
-                    self._publisher.add(endpoint)
-                    self._loaded[index].set()
-                    serving = True
+                pause_s = self._look()
             except ColibriError as error:
-                if serving:
-                    self._take_out(endpoint, str(error))
-                    serving = False
-                elif error.code in _FINAL and not error.retryable and not self._loaded[index].is_set():
-                    refusal = ColibriError(f"worker {endpoint.name}: {error.message}", peer=endpoint.name)
-                    refusal.code = error.code
-                    self._refusals[endpoint.name] = refusal
-                    self._loaded[index].set()
-            self._closing.wait(self._options.poll_s)
+                self._out(error)
+                pause_s = self._wait_after_failure()
+            except (
+                Exception
+            ) as error:  # of ours; the thread must live on: nobody else brings this worker back
+                self._out(ColibriError(f"internal error ({error!r})", peer=self.name))
+                pause_s = self._wait_after_failure()
+            self._closing.wait(pause_s)
 
-    def _load(self, index: int, endpoint: WorkerEndpoint) -> None:
+    def _look(self) -> float:
+        """Once: asks, and does what the answer calls for. Returns when to look again. Raises why it cannot serve."""
+        wait_s = self._options.poll_s if self._serving and self._seen else 0.0
+        said = ask_status(
+            self._endpoint.target,
+            f"worker {self.name}",
+            self._options.answer_timeout_s + wait_s,
+            security=self._endpoint.security,
+            experts=True,
+            seen=self._seen,
+            wait_s=wait_s,
+        )
+        self._seen = said.state
+        if self._serving and said.incarnation != self._endpoint.incarnation:
+            raise WorkerLost("it was restarted", peer=self.name)
+        if self._serving:
+            self._publisher.contents.hear(self.name, told_contents(said))
+            self._heard(said)
+            difference = compare(self._wanted(), said)
+            if difference.wrong:
+                self._put_right(difference)
+            return 0.0 if said.state else self._options.poll_s
+        self._endpoint = replace(self._endpoint, incarnation=said.incarnation)
+        if self.loaded.is_set():  # before, the first handshake tells it
+            self._check(compare(self._wanted(), said, held=False))
+        self._join(said)
+        return 0.0
+
+    def _join(self, said: expert_pb2.StatusReply) -> None:
+        """Until it holds its experts and is in the directory."""
+        self._note(state=WorkerState.LOADING, incarnation=said.incarnation)
+        epoch, due = self._publisher.due(self.name)
+        if said.epoch_min > epoch:
+            serve_epochs(self._endpoint, epoch, self._options.answer_timeout_s)
+        self._load(tuple(sorted(due)), epoch)
+        self._publisher.add(self._endpoint)
+        self._serving = True
+        self._seen = 0
+        self._retry_s = self._options.poll_s
+        self._note(state=WorkerState.SERVING, reason="", served_since=self._clock())
+        if self._told:
+            self._told = ""
+            self._log(f"worker {self.name} at {self._endpoint.target} is back")
+        self.loaded.set()
+
+    def _put_right(self, difference: Difference) -> None:
+        """Raises where that is of no use."""
+        self._note(reason=difference.text)
+        self._check(difference)
+        remedy = self._remedies.next(difference.other)
+        if remedy is Remedy.RESTART:
+            self._remedies.restarted()
+            raise WorkerLost(f"{difference.text}, and nothing puts it right: restart it", peer=self.name)
+        if remedy is Remedy.WAIT:
+            self._closing.wait(self._options.poll_s)
+            return
+        epoch = self._wanted().epoch
+        try:
+            if difference.refuses:
+                serve_epochs(self._endpoint, epoch, self._options.answer_timeout_s)
+            if difference.missing:
+                self._load(difference.missing, epoch)
+        except ColibriError as error:
+            self._remedies.failed()
+            self._log(f"worker {self.name}: {difference.text}; it could not be put right: {error.message}")
+            self._closing.wait(self._options.poll_s)
+            return
+        self._remedies.mended()
+        self._publisher.renew(self.name, self._endpoint.incarnation)
+        self._note(reason="", mends=self.status.mends + 1, last_mend=difference.text)
+        self._log(f"worker {self.name}: {difference.text}: put right")
+
+    def _check(self, difference: Difference) -> None:
+        if difference.other:
+            text = f"{difference.text}: start it on the model that this router serves"
+            raise NumericsMismatch(text, peer=self.name)
+
+    def _load(self, experts: Sequence[tuple[int, int]], epoch: int) -> None:
         load_experts(
-            endpoint,
-            self._placement.experts_of(index),
-            self._placement.epoch,
+            self._endpoint,
+            experts,
+            epoch,
             Deadline.after(self._options.load_timeout_s, self._clock),
-            lambda step: self._progress(
-                endpoint.name, step.experts_done, step.experts_total, step.bytes_done
-            ),
+            lambda step: self._progress(self.name, step.experts_done, step.experts_total, step.bytes_done),
             contents=self._publisher.contents,
         )
 
-    def _take_out(self, endpoint: WorkerEndpoint, why: str) -> None:
-        if self._publisher.remove(endpoint.name, endpoint.incarnation):
-            self._log(f"worker {endpoint.name} at {endpoint.target} is out: {why}")
+    def _wanted(self) -> Wanted:
+        epoch, experts = self._publisher.due(self.name)
+        return Wanted(self.name, self._endpoint.incarnation, experts, epoch, self._identities)
+
+    def _heard(self, said: expert_pb2.StatusReply) -> None:
+        self._note(
+            pid=said.pid,
+            isa=said.isa,
+            cpus_allowed=tuple(said.cpus_allowed),
+            numa_node=said.numa_node,
+            experts=said.experts_loaded,
+            weight_bytes=said.weight_bytes,
+            oversubscribed=said.oversubscribed,
+            crossing=said.crossing,
+            bytes_fetched=said.bytes_fetched,
+        )
+
+    def _out(self, error: ColibriError) -> None:
+        """It does not serve, for that reason, which is told once."""
+        if self._serving:
+            self._serving = False
+            self._publisher.remove(self.name, self._endpoint.incarnation)
+            self._note(deaths=self.status.deaths + 1, served_since=0.0)
+        self._seen = 0
+        self._note(state=WorkerState.WAITING, reason=error.message, last_error=error.message)
+        if error.code in _FINAL and not error.retryable and not self.loaded.is_set():
+            self.refusal = ColibriError(f"worker {self.name}: {error.message}", peer=self.name)
+            self.refusal.code = error.code
+            self.loaded.set()
+        if self._told != error.message:
+            self._told = error.message
+            self._log(f"worker {self.name} at {self._endpoint.target} is out: {error.message}")
+
+    def _wait_after_failure(self) -> float:
+        wait_s = self._retry_s
+        self._retry_s = min(2 * self._retry_s, self._options.retry_max_s)
+        return wait_s
+
+    def _note(self, **changes: object) -> None:
+        with self._lock:
+            self._status = replace(self._status, **changes)  # type: ignore[arg-type]
+
+
+def _find(target: str, timeout_s: float, security: ChannelSecurity) -> expert_pb2.StatusReply:
+    return ask_status(target, f"worker at {target}", timeout_s, security=security, wait_for_ready=True)

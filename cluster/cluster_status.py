@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from colibri import __version__
 from colibri.cluster.expert_calls import ask_status
+from colibri.cluster.facts import host_of
 from colibri.cluster.launch import WorkerState, WorkerStatus
 from colibri.cluster.manager import ManagerView
 from colibri.cluster.place import Proposal
@@ -29,14 +30,15 @@ _ANSWER_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class StatusSources:
-    """Where each part comes from; each call is quick. workers, view, routing, health: None without workers.
+    """Where each part comes from; each call is quick. engine: None: a router alone.
+    workers, view, routing, health: None without workers.
     loads: [layers, experts], rows that each expert was chosen for, None: not counted. log_lines_dropped: of the log of
     this process."""
 
     model: str
     expert_numerics_id: str
     membership: Callable[[], Membership]
-    engine: Callable[[], EngineStats]
+    engine: Callable[[], EngineStats] | None = None
     workers: Callable[[], Sequence[WorkerStatus]] | None = None
     view: Callable[[], ManagerView] | None = None
     routing: Callable[[], RoutingStats] | None = None
@@ -53,6 +55,7 @@ def cluster_status(
     view = sources.view() if sources.view is not None else None
     launched = sources.workers() if sources.workers is not None else ()
     health = sources.health() if sources.health is not None else {}
+    holders = {len(names) for experts in membership.placement.holders for names in experts}
     answers = _ask(list(membership.endpoints.values()), experts)
     workers = [
         _worker(status, view, health.get(status.name), answers.get(status.name), clock())
@@ -61,7 +64,13 @@ def cluster_status(
     if view is not None:
         running = {status.name for status in launched}
         workers += [
-            operator_pb2.WorkerInfo(name=name, state="drained", health="unknown")
+            operator_pb2.WorkerInfo(
+                name=name,
+                state="drained",
+                health="unknown",
+                reason=f"an operator drained it: `colibri drain {name} --undo` brings it back",
+                host=_host(view, name),
+            )
             for name in view.desired.drained
             if name not in running
         ]
@@ -70,13 +79,17 @@ def cluster_status(
         replicas=1 if view is None else view.desired.replicas,
         workers=workers,
         routing=_routing(sources.routing() if sources.routing is not None else RoutingStats()),
-        engine=_engine(sources.engine()),
+        engine=None if sources.engine is None else _engine(sources.engine()),
         change="" if view is None else view.change,
         last_change_error="" if view is None else view.last_error,
         model=sources.model,
         expert_numerics_id=sources.expert_numerics_id,
         build_version=__version__,
         rebalance=None if view is None or view.rebalance is None else _rebalance(view.rebalance),
+        holders_least=min(holders, default=0),
+        holders_most=max(holders, default=0),
+        kept_in="" if view is None else view.kept_in,
+        kept_trouble="" if view is None else view.kept_trouble,
         layers=[operator_pb2.LayerLoads(rows=rows) for rows in _rows(sources)] if loads else (),
         log_lines_dropped=sources.log_lines_dropped(),
     )
@@ -138,11 +151,16 @@ def _worker(
         oversubscribed=status.oversubscribed,
         crossing=status.crossing,
         compute_threads=status.pin.threads,
+        reason=_reason(status, view),
+        mends=status.mends,
+        last_mend=status.last_mend,
+        host=host_of(status.target) if status.target else "",
     )
     if health is not None:
         info.link = health.link
         info.latency_p50_us = health.latency_p50_s * 1e6
         info.latency_p99_us = health.latency_p99_s * 1e6
+        info.health_reason = health.reason
     if answer is not None and answer.incarnation == status.incarnation:
         info.experts = answer.experts_loaded
         info.weight_bytes = answer.weight_bytes
@@ -166,6 +184,17 @@ def _state(status: WorkerStatus, view: ManagerView | None) -> str:
     if view is not None and status.name in view.draining and status.state is not WorkerState.STOPPED:
         return "draining"
     return "waiting" if status.state is WorkerState.WAITING else status.state.value
+
+
+def _reason(status: WorkerStatus, view: ManagerView | None) -> str:
+    if _state(status, view) == "draining":
+        return "an operator drains it: its experts move away"
+    return status.reason
+
+
+def _host(view: ManagerView, name: str) -> str:
+    worker = view.desired.facts.get(name)
+    return "" if worker is None else worker.host
 
 
 def _routing(stats: RoutingStats) -> operator_pb2.RoutingInfo:

@@ -68,13 +68,16 @@ def ask_status(
     security: ChannelSecurity = PLAIN,
     wait_for_ready: bool = False,
     experts: bool = False,
+    seen: int = 0,
+    wait_s: float = 0.0,
 ) -> expert_pb2.StatusReply:
     """A worker's status. `peer` names it in errors; `security`: of the channel; `wait_for_ready`: it may still be
-    starting, so that a refused connection is tried again; `experts`: with the ids of those it holds. Raises the typed
-    error of the failed call."""
+    starting, so that a refused connection is tried again; `experts`: with the ids of those it holds;
+    `seen`, `wait_s`: the answer may wait for so long, while StatusReply.state is `seen`. Raises the typed error of the
+    failed call."""
     with _stub(target, security) as stub:
         try:
-            request = expert_pb2.StatusRequest(experts=experts)
+            request = expert_pb2.StatusRequest(experts=experts, seen=seen, wait_ms=int(1000 * wait_s))
             return stub.Status(request, timeout=timeout_s, wait_for_ready=wait_for_ready)
         except grpc.RpcError as error:
             if wait_for_ready:  # nobody serves by it yet: a moment's look at the reason delays nothing
@@ -142,6 +145,17 @@ def end_worker(endpoint: WorkerEndpoint, timeout_s: float, *, at_once: bool) -> 
     with _stub(endpoint.target, endpoint.security) as stub:
         try:
             stub.End(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, f"worker {endpoint.name}") from error
+
+
+def serve_epochs(endpoint: WorkerEndpoint, epochs_from: int, timeout_s: float) -> None:
+    """Have a worker serve epochs from `epochs_from` on again, though they were retired there. Raises the typed error of
+    a failed call."""
+    request = expert_pb2.RetireRequest(epochs_from=epochs_from)
+    with _stub(endpoint.target, endpoint.security) as stub:
+        try:
+            stub.Retire(request, timeout=timeout_s)
         except grpc.RpcError as error:
             raise from_rpc_error(error, f"worker {endpoint.name}") from error
 

@@ -22,11 +22,12 @@ def worker_facts(
     for name in names:
         place, endpoint = places.get(name), endpoints.get(name)
         speed = 1.0 if place is None else float(max(1, place.threads))
-        facts[name] = Worker(name, "" if endpoint is None else _host(endpoint.target), speed, memory)
+        facts[name] = Worker(name, "" if endpoint is None else host_of(endpoint.target), speed, memory)
     return facts
 
 
-def _host(target: str) -> str:
+def host_of(target: str) -> str:
+    """Empty: this machine, where each process counts as a host of its own."""
     address = parse_address(target, "target")
     if isinstance(address, UnixAddress) or address.host.startswith(("127.", "localhost", "[::1]")):
         return ""

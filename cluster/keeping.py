@@ -94,6 +94,10 @@ class DesiredKeeper:
         self._thread = threading.Thread(target=self._run, name="colibri-keep-state", daemon=True)
         self._thread.start()
 
+    @property
+    def where(self) -> str:
+        return self._store.where
+
     def keep(self, desired: Desired) -> None:
         """Returns once it is written, or after 5 s, or when writing failed; the log tells which."""
         text = as_text(kept_of(desired, self._asked))

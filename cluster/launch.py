@@ -12,6 +12,7 @@ from pathlib import Path
 from colibri.cluster.cpu_list import format_cpu_list
 from colibri.cluster.netns import NetworkPlace
 from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.cluster.worker_state import Identities
 from colibri.errors import InvalidInput
 from colibri.security.channel import ChannelSecurity
 from colibri.security.plane_secret import PlaneSecret
@@ -59,6 +60,7 @@ class LaunchOptions:
     run in a network namespace of their own.
     backends: by worker, of those that compute on another one than `backend`.
     gpu_block_size, dma_buffer_size, int4_on: of workers whose place has a GPU (None: as they have it).
+    identities: what decides the workers' bits (None: not compared).
     tls: None: in clear; insecure: in clear even where other machines reach them. secret: what workers without `tls`
     demand of every call; each deployment has its own, and hands it to its workers by a descriptor.
     """
@@ -89,6 +91,7 @@ class LaunchOptions:
     dma_buffer_size: int | None = None
     int4_on: str | None = None
     backends: Mapping[str, str] = field(default_factory=dict)
+    identities: Identities | None = None
 
     @property
     def channel(self) -> ChannelSecurity:
@@ -113,7 +116,9 @@ class WorkerStatus:
     itself reported them last; `weight_pages`: (NUMA node, sampled pages of weights there), node -1: not in memory.
     `bytes_fetched`: weights that it brought from elsewhere; `load_done`, `load_total`: experts of the load that brings
     it up. `served_since`: monotonic seconds, 0 when it does not serve. `deaths`: lives that ended by themselves;
-    `last_error`: how the last did."""
+    `last_error`: how the last did. `reason`: of its state, empty while it serves as it should. `mends`: times that its
+    state was put right while it served, `last_mend`: what was wrong the last time. `surplus`: experts that it held
+    beyond the wanted ones, when it was heard last."""
 
     name: str
     state: WorkerState
@@ -135,6 +140,10 @@ class WorkerStatus:
     served_since: float = 0.0
     deaths: int = 0
     last_error: str = ""
+    reason: str = ""
+    mends: int = 0
+    last_mend: str = ""
+    surplus: int = 0
 
 
 def worker_command(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from colibri.cluster.commands import Command, Place, Ticket
 from colibri.cluster.desired import Desired
+from colibri.cluster.keeping import DesiredKeeper
 from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.cluster.place import Proposal, propose
 from colibri.cluster.rebalancer import Rebalancer, RebalanceView
@@ -27,19 +28,22 @@ _CLOSE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class ManagerView:
-    """For status. change: the one under way, empty: none; last_error: why the last one that failed did."""
+    """For status. change: the one under way, empty: none; last_error: why the last one that failed did.
+    kept_in: where what is wanted is kept, empty: nowhere; kept_trouble: why it is not, empty: it is."""
 
     desired: Desired
     draining: frozenset[str]
     change: str
     last_error: str
     rebalance: RebalanceView | None
+    kept_in: str = ""
+    kept_trouble: str = ""
 
 
 class PlacementManager:
     """Starts at once; `close` before the workforce ends. places: for workers, by name, that join those with the given
-    places; raises ColibriError where there are none. keep: gets what is wanted after each command that was carried
-    out."""
+    places; raises ColibriError where there are none. keeper: gets what is wanted after each command that was
+    carried out."""
 
     def __init__(
         self,
@@ -49,14 +53,14 @@ class PlacementManager:
         options: ManagerOptions | None = None,
         *,
         rebalancer: Rebalancer | None = None,
-        keep: Callable[[Desired], None] | None = None,
+        keeper: DesiredKeeper | None = None,
         log: Callable[[str], None] = lambda line: None,
         clock: Clock = time.monotonic,
     ) -> None:
         self._workforce = workforce
         self._places = places
         self._options = options or ManagerOptions()
-        self._keep = keep
+        self._keeper = keeper
         self._log = log
         self._clock = clock
         self._lock = threading.Lock()
@@ -86,13 +90,15 @@ class PlacementManager:
         return ticket
 
     def view(self) -> ManagerView:
-        state, rebalancer = self._state, self._rebalancer
+        state, rebalancer, keeper = self._state, self._rebalancer, self._keeper
         return ManagerView(
             state.desired,
             self._draining,
             state.change,
             state.last_error,
             None if rebalancer is None else rebalancer.view(),
+            "" if keeper is None else keeper.where,
+            "" if keeper is None else keeper.trouble,
         )
 
     def place(self) -> Place:
@@ -183,8 +189,8 @@ class PlacementManager:
             raise
         else:
             self._state.let_go()
-            if self._keep is not None:
-                self._keep(after)
+            if self._keeper is not None:
+                self._keeper.keep(after)
             self._log(f"{ticket.command.text}: done, epoch {self._state.epoch}")
             ticket.end()
             return True

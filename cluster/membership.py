@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from colibri.cluster.contents import Contents
-from colibri.cluster.holders import ExpertId, held_by, holders_of
+from colibri.cluster.holders import ExpertId, held, held_by, holders_of
 from colibri.errors import WorkerLost
 from colibri.placement import Directory, Membership, Placement, WorkerEndpoint
 
@@ -23,12 +23,22 @@ class MembershipPublisher:
         self._lock = threading.Lock()
         self._placement = placement
         self._endpoints: dict[str, WorkerEndpoint] = {}
+        self._due: tuple[Placement, dict[str, frozenset[ExpertId]]] | None = None
         self._listeners: list[Callable[[], None]] = []
         self.directory = Directory(Membership(placement, {}))
 
     @property
     def current(self) -> Membership:
         return self.directory.current()
+
+    def due(self, name: str) -> tuple[int, frozenset[ExpertId]]:
+        """The epoch in force, and what its placement gives that worker. Reckoned once for each placement."""
+        placement = self.current.placement
+        due = self._due
+        if due is None or due[0] is not placement:
+            parts = held(holders_of(placement))
+            due = self._due = placement, {worker: frozenset(experts) for worker, experts in parts.items()}
+        return placement.epoch, due[1].get(name, frozenset())
 
     def listen(self, listener: Callable[[], None]) -> None:
         """`listener` is called after each change, on the thread that made it; it must not wait."""
@@ -53,6 +63,16 @@ class MembershipPublisher:
                 self._endpoints[endpoint.name] = endpoint
                 self._publish()
             return self._placement.epoch, missing
+
+    def renew(self, name: str, incarnation: int) -> bool:
+        """A life is as it should be again: published anew, so that requests which it refused ask it again. False, and
+        no change, where that life is not published."""
+        with self._lock:
+            present = self._endpoints.get(name)
+            if present is None or present.incarnation != incarnation:
+                return False
+            self._publish()
+            return True
 
     def remove(self, name: str, incarnation: int) -> bool:
         """A life of a worker is over. False, and no change, where that life was not published."""

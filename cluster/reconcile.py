@@ -8,7 +8,7 @@ way; everything else happens beside requests, at a low CPU priority.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import Protocol
@@ -18,6 +18,7 @@ from colibri.cluster.commands import Ticket
 from colibri.cluster.desired import Desired, in_order
 from colibri.cluster.facts import worker_facts
 from colibri.cluster.holders import ExpertId, Holders, as_placement, copies, holders_of, lost_experts
+from colibri.cluster.launch import WorkerStatus
 from colibri.cluster.membership import MembershipPublisher
 from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.cluster.retry import Retry
@@ -47,6 +48,8 @@ class Workforce(Protocol):
     def remove(self, name: str) -> None: ...
 
     def pins(self) -> Mapping[str, WorkerPlace]: ...
+
+    def status(self) -> Sequence[WorkerStatus]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +223,10 @@ class Reconciler:
     def tidy_up(self) -> None:
         """What changes have left behind, by failing or because somebody did not answer."""
         since = self._untidy_since
+        if since is None and any(status.surplus for status in self._workforce.status()):
+            since = self._untidy_since = (
+                self._clock() - 2 * _LATE_LOADS_S
+            )  # nothing of ours is still under way
         if since is None or not self._tidy_retry.may():
             return
         bounds = replace(self._options.bounds, retire_s=0.0)

@@ -20,9 +20,12 @@ from colibri.cluster.holders import ExpertId, held_by, holders_of, lost_experts
 from colibri.cluster.launch import LOADED, UP, LaunchOptions, WorkerState, WorkerStatus
 from colibri.cluster.life import LifeSource, WorkerLife
 from colibri.cluster.membership import MembershipPublisher
+from colibri.cluster.mending import Mended, Mender
 from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.cluster.remedies import Remedies
+from colibri.cluster.worker_state import Wanted, compare
 from colibri.deadline import Clock, Deadline
-from colibri.errors import ColibriError, DeadlineExpired, WorkerLost
+from colibri.errors import ColibriError, DeadlineExpired, NumericsMismatch, WorkerLost
 from colibri.placement import WorkerEndpoint
 from colibri.v1 import expert_pb2
 
@@ -60,6 +63,11 @@ class WorkerSlot:
         self._status = WorkerStatus(name, WorkerState.STARTING, pin)
         self._lock = threading.Lock()
         self._process: WorkerLife | None = None
+        self._remedies = Remedies(context.clock)
+        self._mended = Mended()
+        self._woken = threading.Event()
+        #: Least pause before the next life.
+        self._out_s = 0.0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._keep_running, name=f"colibri-keep-{name}", daemon=True)
         self._thread.start()
@@ -106,31 +114,34 @@ class WorkerSlot:
             )
             self._context.log(self.failure.message)
         finally:
-            self._note(state=WorkerState.STOPPED)
+            failure = self.failure
+            why = "it was ended" if failure is None else failure.message
+            self._note(state=WorkerState.STOPPED, reason=why)
             self.up.set()
 
     def _live(self) -> None:
         options, clock = self._context.options, self._context.clock
         backoff = options.backoff_s
         while not self._closing.is_set():
-            served_since, taken_over = None, False
+            served_since, taken_over, self._out_s = None, False, 0.0
             try:
                 process = self._spawn()
                 if process is None:
                     break
                 taken_over = process.taken_over
-                target = self._bring_up(process)
+                endpoint = self._bring_up(process)
                 served_since = clock()
                 self._hurry = False
                 self.up.set()
                 killed = watch_answers(
                     process,
-                    target,
+                    endpoint.target,
                     options.poll_s,
                     options.hung_after_s,
-                    self._heard,
+                    self._minding(endpoint),
                     clock,
                     options.channel,
+                    self._woken,
                 )
                 raise process.lost(f"while it served{'; it ' + killed if killed else ''}")
             except (ColibriError, OSError) as error:
@@ -149,10 +160,17 @@ class WorkerSlot:
                 break
             if served_since is not None and clock() - served_since >= options.stable_s:
                 backoff = options.backoff_s
-            deaths = self.status.deaths + 1
-            self._note(state=WorkerState.WAITING, deaths=deaths, last_error=failure.message, served_since=0.0)
-            self._context.log(f"{failure.message}; starting it again in {backoff:g} s")
-            self._closing.wait(backoff)
+            pause_s = max(backoff, self._out_s)
+            told = f"{failure.message}; starting it again in {pause_s:g} s"
+            self._note(
+                state=WorkerState.WAITING,
+                deaths=self.status.deaths + 1,
+                last_error=failure.message,
+                reason=told,
+                served_since=0.0,
+            )
+            self._context.log(told)
+            self._closing.wait(pause_s)
             backoff = min(2 * backoff, options.backoff_max_s)
 
     def _spawn(self) -> WorkerLife | None:
@@ -165,16 +183,19 @@ class WorkerSlot:
             self._process = self._context.source.begin(
                 self.name, incarnation, self._status.pin, yielding=yielding, on_exit=self._ended
             )
+        before = self.status.last_error
         self._note(
             state=WorkerState.STARTING,
             incarnation=self._process.incarnation,
             pid=self._process.pid,
             target="",
+            reason=f"started again after: {before}" if before else "it has just been started",
+            surplus=0,
         )
         return self._process
 
-    def _bring_up(self, process: WorkerLife) -> str:
-        """Returns its address when it is in the directory."""
+    def _bring_up(self, process: WorkerLife) -> WorkerEndpoint:
+        """Returns when it is in the directory."""
         options, publisher = self._context.options, self._context.publisher
         ready = process.wait_ready(options.ready_timeout_s * (_YIELDING_TAKES if self._may_yield() else 1))
         self._note(state=WorkerState.LOADING, pid=ready.pid, target=ready.target, pin=process.place)
@@ -183,6 +204,7 @@ class WorkerSlot:
         peer = f"worker {self.name}"
         deadline = Deadline.after(options.load_timeout_s, self._context.clock)
         try:
+            self._check_identity(endpoint, deadline)
             self._load(endpoint, deadline, process.taken_over)
             left_s = deadline.bound(STATUS_TIMEOUT_S, self._context.clock)
             self._heard(ask_status(ready.target, peer, left_s, security=options.channel))
@@ -196,9 +218,61 @@ class WorkerSlot:
             self._context.log(f"{peer}: asked for CPUs {asked}, the kernel gave {got}")
         if process.ended:  # it died before there was an endpoint to remove
             publisher.remove(self.name, process.incarnation)
-        self._note(state=WorkerState.SERVING, load_done=0, load_total=0, served_since=self._context.clock())
+        self._note(
+            state=WorkerState.SERVING,
+            reason="",
+            load_done=0,
+            load_total=0,
+            served_since=self._context.clock(),
+        )
         self._context.reached(LOADED, self.name)
-        return ready.target
+        return endpoint
+
+    def _check_identity(self, endpoint: WorkerEndpoint, deadline: Deadline) -> None:
+        """Raises NumericsMismatch where its bits would be others, before it loads for nothing."""
+        peer = f"worker {endpoint.name}"
+        left_s = deadline.bound(STATUS_TIMEOUT_S, self._context.clock)
+        said = ask_status(endpoint.target, peer, left_s, security=endpoint.security)
+        found = compare(self._wanted(endpoint), said, held=False)
+        if found.other:
+            remedy = "put back the model that the server was started on"
+            text = f"{peer} does not fit this deployment: {found.text}: {remedy}"
+            raise NumericsMismatch(text, peer=self.name)
+
+    def _wanted(self, endpoint: WorkerEndpoint) -> Wanted:
+        epoch, experts = self._context.publisher.due(endpoint.name)
+        identities = self._context.options.identities
+        return Wanted(endpoint.name, endpoint.incarnation, experts, epoch, identities)
+
+    def _minding(self, endpoint: WorkerEndpoint) -> Callable[[expert_pb2.StatusReply], str]:
+        """What is done with each status of a serving life; gives the reason to end that life, if there is one."""
+        context = self._context
+        mender = Mender(
+            endpoint,
+            lambda: self._wanted(endpoint),
+            self._remedies,
+            lambda: context.publisher.renew(endpoint.name, endpoint.incarnation),
+            self._put_right,
+            context.publisher.contents,
+            context.options.load_timeout_s,
+            context.log,
+            context.clock,
+            self._mended,
+        )
+
+        def heard(reply: expert_pb2.StatusReply) -> str:
+            self._heard(reply)
+            found, against = mender.heard(reply)
+            self._note(reason=found.text, surplus=found.surplus)
+            if against:
+                self._out_s = self._remedies.restarted()
+            return against
+
+        return heard
+
+    def _put_right(self, mended: Mended) -> None:
+        self._mended = mended
+        self._note(mends=mended.times, last_mend=mended.last)
 
     def _load(self, endpoint: WorkerEndpoint, deadline: Deadline, taken_over: bool) -> None:
         """Until it holds what the placement gives it, however often that changes meanwhile."""
@@ -253,6 +327,7 @@ class WorkerSlot:
         )
 
     def _ended(self, process: WorkerLife) -> None:
+        self._woken.set()
         self._context.publisher.remove(process.name, process.incarnation)
 
     def _end(self) -> None:

@@ -34,6 +34,12 @@ class Epochs:
         """That a caller has named; 0: none has."""
         return self._newest
 
+    def serve_from(self, epoch: int) -> None:
+        """Takes back what was retired from `epoch` on; 0 changes nothing."""
+        with self._lock:
+            if epoch and epoch < self._oldest:
+                self._oldest = self._newest = epoch
+
     def check(self, epoch: int) -> None:
         """Changes nothing. Raises StaleEpoch, naming both; InvalidInput for one that is too far ahead."""
         if epoch < self._oldest:

@@ -22,6 +22,7 @@ from colibri.expert_service.low_priority import iterate_lowered
 from colibri.expert_service.pinning import Placed, misplaced, read_placement
 from colibri.expert_service.process_facts import count_threads, open_fds
 from colibri.expert_service.ring_inbox import RingInbox, write_reply
+from colibri.expert_service.state_news import StateNews
 from colibri.expert_service.store import Key, WeightStore
 from colibri.expert_service.stream import ExchangeStream, Worker
 from colibri.kernels.api import Backend
@@ -41,6 +42,7 @@ SERVICE_NAME = "colibri.v1.Expert"
 _DRAIN_POLL_S = 0.01
 #: From the answer of End to the end: it must reach the caller first.
 _ANSWER_S = 0.05
+_MOST_WAIT_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class ExpertServicer:
         self._lock = threading.Lock()
         #: When a coordinator last called, by the worker's clock.
         self.heard = worker.clock()
+        self._news = StateNews()
 
     def service(self) -> Service:
         """For colibri.rpc.server.build_server."""
@@ -93,6 +96,7 @@ class ExpertServicer:
     def drain(self, grace_s: float) -> bool:
         """Refuses new requests and waits for those in flight. Whether all were answered within `grace_s`."""
         self._worker.draining.set()
+        self._news.end()
         self._worker.queue.wake_all()
         end = self._worker.clock() + grace_s
         while self._busy():
@@ -149,22 +153,25 @@ class ExpertServicer:
             self._worker.faults.at_load()
         self._worker.epochs.name(request.epoch)
         steps = self._store.load_steps(keys, self._packer if request.yielding else None)
-        for step in iterate_lowered(steps) if request.yielding else steps:
-            self._hear()
-            done = step.experts_done == step.experts_total
-            if done and keys:
-                self._warm_up(keys[-1])
-                self._look_where_pages_lie()
-            yield expert_pb2.LoadProgress(
-                experts_done=step.experts_done,
-                experts_total=step.experts_total,
-                bytes_done=step.bytes_done,
-                done=done,
-                read_seconds=step.read_seconds if done else 0.0,
-                pack_seconds=step.pack_seconds if done else 0.0,
-                bytes_fetched=step.bytes_fetched,
-                expert_digest=step.digest,
-            )
+        try:
+            for step in iterate_lowered(steps) if request.yielding else steps:
+                self._hear()
+                done = step.experts_done == step.experts_total
+                if done and keys:
+                    self._warm_up(keys[-1])
+                    self._look_where_pages_lie()
+                yield expert_pb2.LoadProgress(
+                    experts_done=step.experts_done,
+                    experts_total=step.experts_total,
+                    bytes_done=step.bytes_done,
+                    done=done,
+                    read_seconds=step.read_seconds if done else 0.0,
+                    pack_seconds=step.pack_seconds if done else 0.0,
+                    bytes_fetched=step.bytes_fetched,
+                    expert_digest=step.digest,
+                )
+        finally:
+            self._news.changed()
 
     def _look_where_pages_lie(self) -> None:
         placed = self._placed()
@@ -183,12 +190,21 @@ class ExpertServicer:
         self._store.check(keys)
         self._worker.epochs.check_retire(request.epochs_below)
         self._worker.epochs.retire_below(request.epochs_below)
-        return expert_pb2.RetireReply(bytes_freed=self._store.unload(keys))
+        self._worker.epochs.serve_from(request.epochs_from)
+        freed = self._store.unload(keys)
+        self._news.changed()
+        return expert_pb2.RetireReply(bytes_freed=freed)
 
     def status(
         self, request: expert_pb2.StatusRequest, context: grpc.ServicerContext
     ) -> expert_pb2.StatusReply:
         self._hear()
+        if request.wait_ms > _MOST_WAIT_MS:
+            raise InvalidInput("wait_ms", f"at most {_MOST_WAIT_MS}", request.wait_ms)
+        if request.wait_ms and context.add_callback(self._news.look):
+            self._news.wait(request.seen, request.wait_ms / 1000, context.is_active)
+        self._hear()
+        state = self._news.number  # before all the rest, so that a change meanwhile is seen by the next call
         worker, identity, counts = self._worker, self._identity, self._worker.counters.counts
         oldest = worker.queue.oldest()
         placed = self._placed()
@@ -221,6 +237,9 @@ class ExpertServicer:
             held=[expert_pb2.ExpertId(layer=layer, expert=expert) for (layer, expert), _ in held],
             held_digests=[digest for _, digest in held],
             oldest_queued_us=0 if oldest is None else max(0, round((worker.clock() - oldest) * 1e6)),
+            state=state,
+            model_hash=identity.model_hash,
+            pack_hash=identity.pack_hash,
         )
 
     def end(self, request: expert_pb2.EndRequest, context: grpc.ServicerContext) -> expert_pb2.EndReply:

@@ -15,7 +15,7 @@ from colibri.deadline import Clock
 from colibri.errors import ColibriError, FrameError, WorkerLost
 from colibri.placement import Directory, Membership
 from colibri.router_service.connection import Connection
-from colibri.router_service.health import far_above
+from colibri.router_service.health import BEATEN, SILENT, SLOW, far_above
 from colibri.router_service.latency import quantile
 from colibri.router_service.peer import Peer
 from colibri.router_service.policy import FailoverPolicy
@@ -150,14 +150,14 @@ class Fleet:
                 return
             peer.lose(error, self._clock())
             if isinstance(error, FrameError):
-                self._eject(peer)
+                self._eject(peer, error.message)
             self._announce()
             self._start_keeper(peer)
 
-    def eject(self, peer: Peer) -> None:
+    def eject(self, peer: Peer, why: str = SILENT) -> None:
         """It let a deadline pass, or lost hedge after hedge."""
         with self._lock:
-            if self._eject(peer):
+            if self._eject(peer, why):
                 self._announce()
                 self._start_keeper(peer)
 
@@ -166,7 +166,7 @@ class Fleet:
         with self._lock:
             out_of_line = peer.health.lost_hedge()
         if out_of_line:
-            self.eject(peer)
+            self.eject(peer, BEATEN)
 
     def busy(self, peer: Peer) -> None:
         peer.busy_until = self._clock() + _BUSY_S
@@ -186,7 +186,7 @@ class Fleet:
                 for size, fresh in peer.fresh_sizes(_FRESH_ANSWERS):
                     others = [other.median(size) for other in ready if other is not peer]
                     verdicts.append(far_above(quantile(fresh, 0.5), [value for value in others if value]))
-                if verdicts and peer.health.judged(all(verdicts)) and self._eject(peer):
+                if verdicts and peer.health.judged(all(verdicts)) and self._eject(peer, SLOW):
                     self._announce()
                     self._start_keeper(peer)
 
@@ -231,10 +231,15 @@ class Fleet:
         with self._lock:
             return dict(self._peers)
 
+    def conditions(self) -> dict[str, tuple[HealthState, str]]:
+        """State and reason of each worker alive: cheaper than `report`."""
+        return {name: peer.condition() for name, peer in self.present().items()}
+
     def report(self) -> dict[str, WorkerHealth]:
         """Each worker of the placement, and each alive."""
         peers = self.present()
-        lost = WorkerHealth(HealthState.LOST, 0, "", 0.0, 0.0, 0)
+        why = "it is not among the workers that serve"
+        lost = WorkerHealth(HealthState.LOST, 0, "", 0.0, 0.0, 0, why)
         names = dict.fromkeys((*self._directory.current().placement.workers, *peers))
         return {name: peers[name].report() if name in peers else lost for name in names}
 
@@ -271,7 +276,7 @@ class Fleet:
             return None
         return peer
 
-    def _eject(self, peer: Peer) -> bool:
+    def _eject(self, peer: Peer, why: str) -> bool:
         if self._peers.get(peer.name) is not peer or self._seen is None:
             return False
         placement = self._seen.placement
@@ -279,7 +284,7 @@ class Fleet:
             return False
         partners = placement.partners(placement.workers.index(peer.name))
         replaceable = any(_rank(self._peers.get(placement.workers[other])) == READY for other in partners)
-        newly = peer.health.eject(self._clock(), replaceable)
+        newly = peer.health.eject(self._clock(), replaceable, why)
         if newly:
             self._happened.add(RoutingEvents(ejections=1))
         return newly

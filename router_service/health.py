@@ -13,6 +13,10 @@ from collections.abc import Sequence
 from colibri.router_service.latency import quantile
 from colibri.router_service.stats import HealthState
 
+#: Reasons.
+SLOW = "far slower than the other workers"
+SILENT = "it let a deadline pass in silence"
+BEATEN = "others answered sooner, time after time"
 #: Hedges lost in a row that eject.
 LOST_HEDGES = 3
 #: Rounds of being slow in a row that eject.
@@ -39,6 +43,8 @@ class Health:
 
     def __init__(self) -> None:
         self.state = HealthState.HEALTHY
+        #: Why it was taken out, or would have been; of no meaning while it is healthy.
+        self.reason = ""
         self.probe_wait_s = PROBE_WAIT_S
         #: In a row; any answer ends the row.
         self.lost_hedges = 0
@@ -52,8 +58,9 @@ class Health:
         """Not to be used where another holder can be."""
         return self.state in (HealthState.EJECTED, HealthState.PROBING)
 
-    def eject(self, now: float, replaceable: bool) -> bool:
+    def eject(self, now: float, replaceable: bool, why: str = "") -> bool:
         """Out of use, if somebody can stand in. Whether that is new."""
+        self.reason = why
         self.lost_hedges = self._slow_rounds = 0
         if self.out:
             self.state = HealthState.EJECTED
@@ -61,6 +68,7 @@ class Health:
             return False
         if not replaceable:
             self.state = HealthState.SUSPECT
+            self.reason = f"{why}; nobody else holds its experts" if why else ""
             return False
         soon = self._readmitted_at is not None and now - self._readmitted_at < SOON_S
         self._needed = min(2 * self._needed, MOST_GOOD_PROBES) if soon else GOOD_PROBES
@@ -81,6 +89,7 @@ class Health:
         if slow:
             self._slow_rounds += 1
             self.state = HealthState.SUSPECT
+            self.reason = SLOW
         elif self._slow_rounds:
             self._slow_rounds -= 1
         elif self.state is HealthState.SUSPECT:

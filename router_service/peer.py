@@ -117,9 +117,7 @@ class Peer:
 
     def report(self) -> WorkerHealth:
         connection = self.connection
-        state = self.health.state
-        if connection is None and not self.health.out:
-            state = HealthState.UNKNOWN if self.failure is None else HealthState.LOST
+        state, reason = self.condition()
         return WorkerHealth(
             state,
             self.endpoint.incarnation,
@@ -127,4 +125,16 @@ class Peer:
             self.latency.percentile(0.5),
             self.latency.percentile(0.99),
             self.rows_sent,
+            reason,
         )
+
+    def condition(self) -> tuple[HealthState, str]:
+        """How it is, and why; the reason is empty while it is healthy."""
+        health, failure = self.health, self.failure
+        if self.connection is None and not health.out:
+            if failure is None:
+                return HealthState.UNKNOWN, "no connection was tried yet"
+            return HealthState.LOST, failure.message
+        if health.state is HealthState.HEALTHY:
+            return health.state, ""
+        return health.state, health.reason if failure is None else f"{health.reason}; {failure.message}"

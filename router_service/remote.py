@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from colibri.deadline import Clock, Deadline
 from colibri.errors import ColibriError, InvalidInput, WorkerLost
@@ -18,6 +18,7 @@ from colibri.router_service.exchange import Context, Exchange
 from colibri.router_service.executor import Answers
 from colibri.router_service.fleet import Fleet
 from colibri.router_service.handshake import RouterIdentity
+from colibri.router_service.health_log import HealthLog
 from colibri.router_service.hedge import HedgeBudget
 from colibri.router_service.keeper import Keeper
 from colibri.router_service.plan_types import LayerPlan, OwnerTable
@@ -60,6 +61,7 @@ class RemoteExecutor:
         link: LinkKind = LinkKind.AUTO,
         connect_s: float = CONNECT_S,
         policy: FailoverPolicy | None = None,
+        log: Callable[[str], None] = lambda line: None,
         clock: Clock = time.monotonic,
     ) -> None:
         self.policy = policy = policy or FailoverPolicy()
@@ -77,6 +79,7 @@ class RemoteExecutor:
         self._context = Context(
             limits, directory, self._fleet, policy, budget, self._times, self._happened, ids, connect_s, clock
         )
+        self._health_log = HealthLog(log)
         self._closing = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="colibri-directory", daemon=True)
         self._watcher.start()
@@ -192,6 +195,7 @@ class RemoteExecutor:
                 if self.policy.failover and self._clock() - compared_at >= _COMPARE_S:
                     compared_at = self._clock()
                     self._fleet.compare()
+                self._health_log.look(self._fleet.conditions())
             except Exception:
                 # Without this thread a lost worker would be noticed by the requests that it holds up.
                 _log.exception("unexpected error while watching the workers")

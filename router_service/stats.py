@@ -99,7 +99,8 @@ class HealthState(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class WorkerHealth:
     """incarnation: 0 when it is not alive; link: "grpc", "shared-memory", or empty without a connection; latencies
-    in seconds of its last answers, 0 before any; rows_sent: since the start."""
+    in seconds of its last answers, 0 before any; rows_sent: since the start; reason: of the state, empty while it is
+    healthy."""
 
     state: HealthState
     incarnation: int
@@ -107,6 +108,7 @@ class WorkerHealth:
     latency_p50_s: float
     latency_p99_s: float
     rows_sent: int
+    reason: str = ""
 
 
 Times = TypeVar("Times", RouterTimes, ExchangeTimes, RoutingEvents)

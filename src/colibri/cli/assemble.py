@@ -32,6 +32,7 @@ from colibri.cli.start import start_of
 from colibri.cli.terminal import say
 from colibri.cluster.attached import AttachedWorkers, AttachOptions
 from colibri.cluster.child import ANYWHERE
+from colibri.cluster.cluster_status import StatusSources
 from colibri.cluster.contents import Contents
 from colibri.cluster.desired import Desired
 from colibri.cluster.launch import LaunchOptions, start_timeout_s
@@ -190,6 +191,7 @@ def assemble(
                     insecure=options.cluster.insecure,
                     secret=options.cluster.secret or PlaneSecret.draw(),
                     backends=options.cluster.backends,
+                    identities=mix.identities(model.model_hash(), model.pack_hash),
                     **options.cluster.gpu,
                 ),
                 placement,
@@ -242,6 +244,7 @@ def assemble(
                 options.link,
                 options.cluster.policy,
                 undo,
+                log,
             )
             phases.mark("connected")
         router = MoeRouter(backend, mode, gates, config.top_k, directory, executor, precision)
@@ -259,7 +262,7 @@ def assemble(
                     absent_after_s=ManagerOptions().absent_after_s if ray is None else ray.absent_after_s,
                 ),
                 rebalancer=Rebalancer(router.loads, options.cluster.rebalance, time.monotonic),
-                keep=None if keeper is None else keeper.keep,
+                keeper=keeper,
                 log=log,
             )
             undo.callback(manager.close)
@@ -288,7 +291,11 @@ class RouterParts:
     router: MoeRouter
     model_hash: str
     expert_numerics_id: str
-    workers: tuple[str, ...]
+    status: StatusSources
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        return self.status.membership().placement.workers
 
 
 def assemble_router(
@@ -339,16 +346,24 @@ def assemble_router(
         AttachOptions(find_timeout_s=find_timeout_s),
         security=security,
         contents=contents,
+        identities=lambda: mixes[-1].identities(model.model_hash(), model.pack_hash),
         progress=lambda worker, done, total, nbytes: loading.update(f"worker {worker}", done, total),
         log=log,
     )
     undo.callback(workers.close)
     directory = workers.wait_serving()
-    executor = _connect(model, mode, mixes[-1], directory, "router", link, FailoverPolicy(), undo)
+    executor = _connect(model, mode, mixes[-1], directory, "router", link, FailoverPolicy(), undo, log)
     router = MoeRouter(backend, mode, gates, config.top_k, directory, executor, precision)
-    return RouterParts(
-        router, model.model_hash(), mixes[-1].numerics.id, directory.current().placement.workers
+    sources = StatusSources(
+        model=Path(model.origin).name,
+        expert_numerics_id=mixes[-1].numerics.id,
+        membership=directory.current,
+        workers=workers.status,
+        routing=executor.routing,
+        health=executor.workers,
+        loads=router.loads,
     )
+    return RouterParts(router, model.model_hash(), mixes[-1].numerics.id, sources)
 
 
 def _seating(options: DeploymentOptions) -> Seating:
@@ -395,6 +410,7 @@ def _connect(
     link: LinkKind,
     policy: FailoverPolicy,
     undo: contextlib.ExitStack,
+    log: Callable[[str], None],
 ) -> RemoteExecutor:
     """Shakes hands with every worker of the directory. Raises the first refusal."""
     config = model.config
@@ -406,7 +422,7 @@ def _connect(
         model.pack_hash,
         others={} if mix.kinds is None else mix.kinds.workers,
     )
-    executor = RemoteExecutor(identity, limits, directory, link=link, policy=policy)
+    executor = RemoteExecutor(identity, limits, directory, link=link, policy=policy, log=log)
     undo.callback(executor.close)
     for error in executor.connect().values():
         raise error

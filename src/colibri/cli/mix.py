@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from colibri.cli.devices import Kind, WorkerKinds
+from colibri.cluster.worker_state import Identities
 from colibri.errors import ConfigError
 from colibri.kinds import OPTION, Kinds, share_out, spread_kinds
 from colibri.numerics import ExpertNumerics, MixedNumerics
@@ -28,6 +29,10 @@ class Mix:
         if self.kinds is None:
             return spread(layers, experts, workers, replicas)
         return spread_kinds(layers, workers, self.kinds, replicas)
+
+    def identities(self, model_hash: str, pack_hash: str) -> Identities:
+        """What every worker must say of itself."""
+        return Identities(model_hash, pack_hash, self.usual, {} if self.kinds is None else self.kinds.workers)
 
     def lines(self, workers: Sequence[str]) -> list[str]:
         """What an operator must know of it at the start."""

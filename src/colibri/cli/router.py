@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.signals import StopSignals
     from colibri.cli.standard_streams import keep_native_code_from_waiting
     from colibri.cli.terminal import announce, say
+    from colibri.cluster.operator_service import OperatorServicer
     from colibri.models.place import split_pin
     from colibri.router_service.servicer import RouterServicer, max_message_bytes
     from colibri.rpc.server import build_server
@@ -98,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
             max_rows=args.max_rows,
         )
         server = build_server(
-            [servicer.as_service()],
+            [servicer.as_service(), OperatorServicer(parts.status, None).service()],
             listen=args.listen,
             options=server_options(max_message_bytes(parts.router.hidden, args.max_rows)),
             name="colibri router",

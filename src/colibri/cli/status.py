@@ -15,6 +15,8 @@ from colibri.cli.signals import interrupts_kept
 from colibri.cli.terminal import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from google.protobuf.message import Message
 
     from colibri.v1 import operator_pb2 as pb
@@ -90,32 +92,39 @@ def describe(reply: pb.ClusterStatusReply) -> list[str]:
     """The lines for people."""
     engine, routing = reply.engine, reply.routing
     lines = [
-        f"{reply.model}, epoch {reply.epoch}, {_count(reply.replicas, 'holder')} per expert, "
-        f"{reply.expert_numerics_id}, build {reply.build_version}",
-        f"requests: {engine.running} run, {engine.waiting} wait; {engine.finished} finished, {engine.failed} failed, "
-        f"{engine.aborted} aborted; {engine.tokens} tokens; KV pages {engine.kv_pages_used} of {engine.kv_pages}",
+        f"{reply.model}, epoch {reply.epoch}, {_holders(reply)}, {reply.expert_numerics_id}, "
+        f"build {reply.build_version}"
     ]
+    if reply.HasField("engine"):
+        lines.append(
+            f"requests: {engine.running} run, {engine.waiting} wait; {engine.finished} finished, "
+            f"{engine.failed} failed, {engine.aborted} aborted; {engine.tokens} tokens; "
+            f"KV pages {engine.kv_pages_used} of {engine.kv_pages}"
+        )
     if reply.workers:
         lines.append(
             f"routing: {routing.messages} messages, {routing.failovers} sent again ({routing.timeouts} late), "
             f"{routing.hedges} hedged ({routing.hedges_won} won), {routing.refusals} refused, "
             f"{routing.bad_replies} bad, {routing.ejections} ejections, {routing.waits_for_holder} waits; "
-            f"balance {routing.balance:.2f}"
+            f"since the start the busiest worker was sent {routing.balance:.2f} times the mean of rows"
         )
         lines += _table(reply)
     lines.append(f"change: {reply.change or 'none'}")
     if reply.HasField("rebalance"):
         info = reply.rebalance
         state = "on" if info.active else "off"
-        lines.append(
-            f"rebalancing: {info.mode}, now {state}; {_count(info.changes, 'change')}; {info.last or 'no look yet'}"
-        )
+        found = f"at the last look: {info.last}" if info.last else "no look yet"
+        lines.append(f"rebalancing: {info.mode}, now {state}; {_count(info.changes, 'change')}; {found}")
     if reply.log_lines_dropped:
         lines.append(
             f"log: {_count(reply.log_lines_dropped, 'line')} missing, which nobody read or no disk took"
         )
     if reply.last_change_error:
         lines.append(f"last error: {reply.last_change_error}")
+    if reply.kept_trouble:
+        lines.append(f"decisions are NOT kept for the next start: {reply.kept_trouble}")
+    elif reply.kept_in:
+        lines.append(f"decisions are kept for the next start in {reply.kept_in}")
     for worker in reply.workers:
         if worker.held:
             lines.append(f"{worker.name} holds {' '.join(worker.held)}")
@@ -159,8 +168,30 @@ def _table(reply: pb.ClusterStatusReply) -> list[str]:
     lines += [
         f"{worker.name}: CROSSES NUMA NODES: {worker.crossing}" for worker in reply.workers if worker.crossing
     ]
-    lines += [f"{worker.name}: {worker.last_error}" for worker in reply.workers if worker.last_error]
+    for worker in reply.workers:
+        lines += [f"{worker.name}: {text}" for text in _reasons(worker)]
     return lines
+
+
+def _reasons(worker: pb.WorkerInfo) -> Iterator[str]:
+    """Why it is as it is, and what happened to it last."""
+    if worker.reason:
+        yield f"{worker.state}: {worker.reason}"
+    if worker.health_reason:
+        yield f"{worker.health} to the router: {worker.health_reason}"
+    if worker.last_error and worker.last_error not in worker.reason:
+        yield f"its last end: {worker.last_error}"
+    if worker.mends:
+        yield f"put right {_count(worker.mends, 'time')} without a restart, the last time since {worker.last_mend}"
+
+
+def _holders(reply: pb.ClusterStatusReply) -> str:
+    """Copies wanted for redundancy, and those that there are: load adds some, absence takes some."""
+    least, most = reply.holders_least, reply.holders_most
+    if not most or least == most == reply.replicas:
+        return f"{_count(reply.replicas, 'holder')} per expert"
+    there = f"{least}" if least == most else f"{least} to {most}"
+    return f"{there} holders per expert ({reply.replicas} wanted)"
 
 
 def _arrival(worker: pb.WorkerInfo) -> str:
