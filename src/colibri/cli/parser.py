@@ -4,6 +4,7 @@ match."""
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -111,9 +112,12 @@ def hidden_byte(text: str) -> str | None:
 def plain_text(text: str) -> str:
     """An argparse type: text in UTF-8."""
     got = hidden_byte(text)
-    if got is not None:
-        raise argparse.ArgumentTypeError(f"expected text in UTF-8, got {got}")
-    return text
+    if got is None:
+        return text
+    try:
+        return os.fsencode(text).decode("utf-8")  # it was UTF-8, in a locale without it
+    except UnicodeError:
+        raise argparse.ArgumentTypeError(f"expected text in UTF-8, got {got}") from None
 
 
 def integer(low: int, high: int) -> Callable[[str], int]:

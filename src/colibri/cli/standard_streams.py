@@ -83,6 +83,8 @@ class StandardOutput(io.RawIOBase):
         self._error = errno.EBADF if closed_at_start else 0
         self._until: float | None = None
         self._gone = False
+        #: The last error: argparse, for one, passes over it.
+        self.failed: OSError | None = None
 
     def hurry(self, bound_s: float) -> None:
         """From now on the reader has `bound_s` seconds; what it does not take then is dropped."""
@@ -97,7 +99,8 @@ class StandardOutput(io.RawIOBase):
         if self._gone:
             return len(view)
         if self._error:
-            raise OSError(self._error, os.strerror(self._error), STDOUT)
+            self.failed = OSError(self._error, os.strerror(self._error), STDOUT)
+            raise self.failed
         while True:
             if self._until is not None:
                 if not _writable(max(0.0, self._until - time.monotonic())):
@@ -108,10 +111,9 @@ class StandardOutput(io.RawIOBase):
                 return os.write(1, view)
             except BlockingIOError:  # whoever shares this description made it non-blocking
                 _writable(1.0)
-            except BrokenPipeError:
-                raise
             except OSError as error:
-                raise OSError(error.errno, error.strerror, STDOUT) from None
+                self.failed = OSError(error.errno, error.strerror, STDOUT)
+                raise self.failed from None
 
     def writable(self) -> bool:
         return True
@@ -186,6 +188,8 @@ def finish_output(*, hurried: bool) -> None:
         raw.hurry(FLUSH_S)
     if sys.stdout is not None:
         sys.stdout.flush()
+    if raw is not None and raw.failed is not None:
+        raise raw.failed
 
 
 def drop_output() -> None:
