@@ -30,7 +30,7 @@ from tests.support.tries import Tries
 REFUSED = {16, 7}
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-SHORT = Bounds(message_s=1.0, reader_s=1.0)
+SHORT = Bounds(message_s=1.0, reader_s=1.0, late_s=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +39,18 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyModel]:
     folder = make_tiny(tmp_path_factory.mktemp("tiny") / "model")
-    return TinyModel.open(folder, ReferenceBackend(), ComputeMode.BF16)
+    opened = TinyModel.open(folder, ReferenceBackend(), ComputeMode.BF16)
+    yield opened
+    opened.tokenizer.close()
 
 
 @pytest.fixture(params=PORTS)
 def target(
     request: pytest.FixtureRequest, pki: Pki, tiny: TinyModel, tiny_mixtral: Path, tmp_path: Path
 ) -> Iterator[Port]:
-    with port(request.param, pki, tiny, tiny_mixtral, tmp_path) as found:
+    with port(request.param, pki, tiny, tiny_mixtral, tmp_path, Bounds(late_s=0.5)) as found:
         yield found
 
 
@@ -60,11 +62,14 @@ def short(pki: Pki, tiny: TinyModel, tiny_mixtral: Path, tmp_path: Path) -> Iter
 
 
 def test_strangers_are_refused_by_their_headers(target: Port, tries: Tries) -> None:
-    """400 calls without a message: each is told so at once, and holds nothing."""
+    """400 calls without a message: each is told so, and holds nothing."""
     with target.stranger() as first, target.stranger() as second:
         for connection in (first, second):
-            numbers = [connection.open(target.methods[turn % len(target.methods)]) for turn in range(200)]
+            for turn in range(200):
+                connection.open(target.methods[turn % len(target.methods)])
             connection.flush()
+        for connection in (first, second):
+            numbers = list(connection.streams)
             assert connection.until_ended(numbers, WAIT_S)
             assert {connection.streams[number].status for number in numbers} <= REFUSED
         target.honest(3)

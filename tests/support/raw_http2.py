@@ -84,7 +84,11 @@ class RawHttp2:
     def settle(self, within_s: float = _CONNECT_S) -> int:
         """Waits for the server's settings; how many streams it allows at once."""
         until = time.monotonic() + within_s
-        while self.h2.remote_settings.max_concurrent_streams > 1 << 20 and time.monotonic() < until:
+        while (
+            self.h2.remote_settings.max_concurrent_streams > 1 << 20
+            and not self.gone
+            and time.monotonic() < until
+        ):
             self.listen(0.05)
         return self.h2.remote_settings.max_concurrent_streams
 

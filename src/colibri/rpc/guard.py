@@ -7,6 +7,7 @@ stream here, refused before anything is read, and reads its message in a place t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,10 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from colibri.errors import ColibriError, InvalidInput
+from colibri.errors import Busy, ColibriError, InvalidInput
+from colibri.rpc.door import Door
 from colibri.rpc.places import Place, Places, Wait
+from colibri.rpc.refusals import Refusals, Send
 from colibri.rpc.status import abort
 from colibri.security.access import Access
 
@@ -24,12 +27,13 @@ _log = logging.getLogger(__name__)
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 #: What a handler does with the request, or with an iterator of requests.
-Behaviour = Callable[[Any, grpc.ServicerContext], Any]
+Behaviour = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Where calls run. rest: what a stream of replies waits for between two of them. access: None: anybody may call."""
+    """Where calls run. access: None: anybody may call, and who finds no place is refused as strangers are elsewhere.
+    rest: what a stream of replies waits for between two of them."""
 
     places: Places
     pool: ThreadPoolExecutor
@@ -41,11 +45,21 @@ class Guard(grpc.ServerInterceptor):
     """name: of the server, in refusals. lanes: by method, /package.Service/Method, for methods that do not run in
     `common`. quiet: methods whose callers may send nothing for as long as they like."""
 
-    def __init__(self, name: str, common: Lane, lanes: dict[str, Lane], quiet: frozenset[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        common: Lane,
+        lanes: dict[str, Lane],
+        quiet: frozenset[str],
+        refusals: Refusals,
+        door: Door,
+    ) -> None:
         self._name = name
         self._common = common
         self._lanes = lanes
         self._quiet = quiet
+        self._refusals = refusals
+        self._door = door
 
     def intercept_service(
         self,
@@ -62,16 +76,41 @@ class Guard(grpc.ServerInterceptor):
             metadata = handler_call_details.invocation_metadata or ()
             refusal = lane.access.at_arrival(method, metadata)
             if refusal is not None:
-                return _made(handler, _refusing(handler, refusal), None, lane.pool)
+                return _made(handler, self._refuse(refusal), None, self._door, blocks=False)
             caller = lane.access.token_of(metadata)
         call = _Call(self._name, method, handler, lane, caller, method in self._quiet)
         read = handler.request_deserializer
-        return _made(
-            handler,
-            call.replies if handler.response_streaming else call.reply,
-            read if handler.request_streaming else _lenient(read),
-            lane.pool,
-        )
+        if not handler.request_streaming:
+            read = _lenient(read)
+        if lane.access is None:
+            return _made(handler, self._open_to_all(call, lane.pool), read, self._door, blocks=False)
+        return _made(handler, call.replies if handler.response_streaming else call.reply, read, lane.pool)
+
+    def _refuse(self, refusal: ColibriError) -> Callable[..., None]:
+        """In place of a behaviour: it reads nothing of the request and takes no place."""
+
+        def refuse(requests: Iterator[Any], context: grpc.ServicerContext, send: Send) -> None:
+            self._refusals.refuse(context, refusal, send)
+
+        return refuse
+
+    def _open_to_all(self, call: _Call, pool: ThreadPoolExecutor) -> Callable[..., None]:
+        def enter(requests: Iterator[Any], context: grpc.ServicerContext, send: Send) -> None:
+            try:
+                place = call.enter(context)
+            except Busy as error:
+                self._refusals.refuse(context, error, send)
+                return
+            pool.submit(serve, requests, context, send, place)
+
+        def serve(requests: Iterator[Any], context: grpc.ServicerContext, send: Send, place: Place) -> None:
+            # The end is sent in any case: with the error that an aborted call has been given.
+            with contextlib.suppress(Exception):
+                for reply in call.replies(requests, context, place):
+                    send(reply)
+            send(None)
+
+        return enter
 
 
 class _Call:
@@ -83,15 +122,25 @@ class _Call:
         self._name = name
         self._method = method
         self._behaviour = _behaviour(handler)
-        self._streams = handler.request_streaming
+        self._takes_stream = handler.request_streaming
+        self._gives_stream = handler.response_streaming
         self._lane = lane
         self._caller = caller
         self._quiet = quiet
 
+    def enter(self, context: grpc.ServicerContext) -> Place:
+        """Raises PermissionDenied and Busy."""
+        access, caller = self._lane.access, self._caller
+        if access is not None:
+            access.at_start(self._method, context)
+            caller = caller or access.certificate_of(context)
+        return self._lane.places.enter(context, caller)
+
     def reply(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        """Of a call with one reply."""
         place: Place | None = None
         try:
-            place = self._enter(context)
+            place = self.enter(context)
             return self._behaviour(self._argument(requests, place), context)
         except ColibriError as error:
             abort(context, error)
@@ -101,15 +150,17 @@ class _Call:
             if place is not None:
                 place.leave()
 
-    def replies(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-        place: Place | None = None
+    def replies(
+        self, requests: Iterator[Any], context: grpc.ServicerContext, place: Place | None = None
+    ) -> Iterator[Any]:
+        """place: one that was taken already."""
         try:
-            place = self._enter(context)
-            replies = self._behaviour(self._argument(requests, place), context)
+            place = place or self.enter(context)
+            found = self._behaviour(self._argument(requests, place), context)
             if self._quiet:
-                yield from replies
+                yield from found
                 return
-            for reply in replies:
+            for reply in found if self._gives_stream else (found,):
                 place.waits(Wait.READER)
                 yield reply
                 place.waits(self._lane.rest)
@@ -122,15 +173,8 @@ class _Call:
             if place is not None:
                 place.leave()
 
-    def _enter(self, context: grpc.ServicerContext) -> Place:
-        access, caller = self._lane.access, self._caller
-        if access is not None:
-            access.at_start(self._method, context)
-            caller = caller or access.certificate_of(context)
-        return self._lane.places.enter(context, caller)
-
     def _argument(self, requests: Iterator[Any], place: Place) -> Any:
-        if not self._streams:
+        if not self._takes_stream:
             return _only(requests, place)
         if self._quiet:
             place.waits(Wait.NOTHING)
@@ -169,19 +213,6 @@ def _bounded(requests: Iterator[Any], place: Place) -> Iterator[Any]:
         finally:
             place.waits(Wait.NOTHING)
         yield request
-
-
-def _refusing(handler: Handler, refusal: ColibriError) -> Behaviour:
-    """In place of a behaviour: it reads nothing of the request and takes no place."""
-
-    def refuse(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-        abort(context, refusal)
-
-    def refuse_streaming(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-        abort(context, refusal)
-        yield None
-
-    return refuse_streaming if handler.response_streaming else refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,18 +254,25 @@ def _behaviour(handler: Handler) -> Behaviour:
 
 
 def _made(
-    handler: Handler, behaviour: Behaviour, read: Callable[[bytes], Any] | None, pool: ThreadPoolExecutor
+    handler: Handler,
+    behaviour: Behaviour,
+    read: Callable[[bytes], Any] | None,
+    pool: ThreadPoolExecutor,
+    *,
+    blocks: bool = True,
 ) -> Handler:
-    """A handler that takes a stream of requests, on the threads of `pool`."""
+    """A handler that takes a stream of requests, on the threads of `pool`. blocks: False: the behaviour sends its
+    replies and the end itself, by a third argument, and may do so after it returned."""
 
-    def call(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-        return behaviour(requests, context)
+    def call(*arguments: Any) -> Any:
+        return behaviour(*arguments)
 
-    # Read by grpc's server off the behaviour. A grpc that stops reading it runs all calls on the common pool.
+    # Read by grpc's server off the behaviour.
     call.experimental_thread_pool = pool  # type: ignore[attr-defined]
+    call.experimental_non_blocking = not blocks  # type: ignore[attr-defined]
     make = (
         grpc.stream_stream_rpc_method_handler
-        if handler.response_streaming
+        if handler.response_streaming or not blocks
         else grpc.stream_unary_rpc_method_handler
     )
     return make(call, read, handler.response_serializer)

@@ -24,8 +24,10 @@ from colibri.errors import Busy
 MESSAGE_TIMEOUT_S = 10.0
 #: A reply that its caller does not take for so long ends the call.
 READER_TIMEOUT_S = 60.0
+#: A connection that makes calls only to have them refused waits so long for each.
+LATE_REFUSAL_S = 3.0
 #: So long a call may owe its message before it makes room for another call of a connection that owes as many.
-_PATIENCE_S = 0.05
+_PATIENCE_S = 1.0
 #: Calls whose last reply waits for its reader, for each place; beyond that the oldest ends, once it waited so long.
 _UNREAD_PER_PLACE = 2
 _UNREAD_S = 1.0
@@ -44,10 +46,12 @@ class Wait(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Seconds that a peer may keep the server waiting."""
+    """Seconds that a peer may keep the server waiting, for a message and for a reader; late_s: how late a connection is
+    told that asks for too many refusals."""
 
     message_s: float = MESSAGE_TIMEOUT_S
     reader_s: float = READER_TIMEOUT_S
+    late_s: float = LATE_REFUSAL_S
 
 
 class Place:

@@ -20,9 +20,11 @@ from grpc_reflection.v1alpha import reflection
 
 from colibri.errors import ConfigError
 from colibri.rpc import health
+from colibri.rpc.door import Door
 from colibri.rpc.guard import Guard, Lane
 from colibri.rpc.places import Bounds, Places, Wait
 from colibri.rpc.protobuf import check_implementation
+from colibri.rpc.refusals import Refusals
 from colibri.security.access import Access, Rules
 from colibri.security.bind import checked_bind, is_local
 from colibri.security.roles import Scope
@@ -55,12 +57,20 @@ class RpcServer:
     """A gRPC server bound to its address. NOT_SERVING until set_serving(True)."""
 
     def __init__(
-        self, server: grpc.Server, target: str, statuses: health.Health, lanes: Sequence[Lane]
+        self,
+        server: grpc.Server,
+        target: str,
+        statuses: health.Health,
+        lanes: Sequence[Lane],
+        refusals: Refusals,
+        door: Door,
     ) -> None:
         self._server = server
         self._target = target
         self._statuses = statuses
         self._lanes = lanes
+        self._refusals = refusals
+        self._door = door
         self._ended = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, name="colibri-places", daemon=True)
 
@@ -70,6 +80,7 @@ class RpcServer:
         return self._target
 
     def start(self) -> None:
+        self._door.open()
         self._server.start()
         self._sweeper.start()
 
@@ -86,12 +97,13 @@ class RpcServer:
         self._statuses.close()
         ended = self._server.stop(grace_s).wait(grace_s + 2.0)
         self._ended.set()
-        for lane in self._lanes:
-            lane.pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._door, *(lane.pool for lane in self._lanes)):
+            pool.shutdown(wait=False, cancel_futures=True)
         return ended
 
     def _sweep(self) -> None:
         while not self._ended.wait(_SWEEP_S):
+            self._refusals.tell_late()
             for lane in self._lanes:
                 lane.places.sweep()
 
@@ -142,6 +154,8 @@ def build_server(
     checks = _lane("health", name, _CHECKS, bounds)
     watches = _lane("watch", name, _WATCHERS, bounds, rest=Wait.IDLE)
     prefix = f"/{health.SERVICE_NAME}"
+    refusals = Refusals((bounds or Bounds()).late_s)
+    door = Door()
     server = grpc.server(
         common.pool,
         interceptors=[
@@ -150,6 +164,8 @@ def build_server(
                 common,
                 {f"{prefix}/Check": checks, f"{prefix}/Watch": watches},
                 frozenset(f"/{service.name}/{method}" for service in services for method in service.quiet),
+                refusals,
+                door,
             )
         ],
         options=server_options() if options is None else options,
@@ -170,7 +186,7 @@ def build_server(
     except RuntimeError as error:
         raise ConfigError("listen", "an address that can be bound", listen) from error
     target = str(TcpAddress(address.host, port) if isinstance(address, TcpAddress) else address)
-    return RpcServer(server, target, statuses, [common, checks, watches])
+    return RpcServer(server, target, statuses, [common, checks, watches], refusals, door)
 
 
 @contextlib.contextmanager

@@ -60,6 +60,11 @@ def metadata_of(error: ColibriError) -> tuple[tuple[str, str], ...]:
 
 def abort(context: grpc.ServicerContext, error: ColibriError) -> NoReturn:
     """Ends the call with the error's status. What strangers must not read is left out of its text."""
+    context.abort(*set_error(context, error))
+
+
+def set_error(context: grpc.ServicerContext, error: ColibriError) -> tuple[grpc.StatusCode, str]:
+    """As abort, but the call goes on until its handler ends it. Returns code and details."""
     context.set_trailing_metadata(metadata_of(error))
     told = public_text(error.message)
     # What a caller itself sent may be quoted in an InvalidInput, and is not worth a line.
@@ -68,7 +73,10 @@ def abort(context: grpc.ServicerContext, error: ColibriError) -> NoReturn:
     text = told.encode()
     if len(text) > _MAX_DETAILS_BYTES:
         text = text[: _MAX_DETAILS_BYTES - 3] + b"..."
-    context.abort(_CODE[error.code], text.decode(errors="ignore"))
+    details = text.decode(errors="ignore")
+    context.set_code(_CODE[error.code])
+    context.set_details(details)
+    return _CODE[error.code], details
 
 
 def from_rpc_error(error: grpc.RpcError, peer: str) -> ColibriError:

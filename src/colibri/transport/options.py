@@ -17,6 +17,13 @@ CONTROL_MESSAGE_BYTES = 4 << 20
 MAX_STREAMS = 256
 #: Whoever connects and then says nothing is sent away; gRPC would keep it for two minutes.
 HANDSHAKE_TIMEOUT_MS = 10_000
+#: A connection without a call ends after so long; clients connect again with their next call.
+IDLE_CONNECTION_MS = 300_000
+#: Connections of one server. Beyond that the next one is closed as soon as it is accepted.
+MAX_CONNECTIONS = 2048
+#: Metadata of one call, in bytes: gRPC's own bounds, written down. Above the first a call may be refused, above the
+#: second it is.
+METADATA_BYTES, MAX_METADATA_BYTES = 8 << 10, 16 << 10
 
 Options = list[tuple[str, int | str]]
 
@@ -46,6 +53,10 @@ def server_options(max_message_bytes: int = CONTROL_MESSAGE_BYTES) -> Options:
         ("grpc.so_reuseport", 0),
         ("grpc.max_concurrent_streams", MAX_STREAMS),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
+        ("grpc.max_connection_idle_ms", IDLE_CONNECTION_MS),
+        ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+        ("grpc.max_metadata_size", METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
         # Must not exceed the clients' ping interval, else they are sent away for "too many pings".
         ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_TIME_MS // 2),
     ]
