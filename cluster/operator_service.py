@@ -22,6 +22,8 @@ from colibri.v1 import operator_pb2_grpc
 MAX_CALLS = 12
 _MAX_TIMEOUT_S = 86400.0
 _LOOK_S = 0.5
+#: Longest name of a host (RFC 1035); workers' are short.
+_MAX_NAME = 255
 
 
 class OperatorServicer(operator_pb2_grpc.OperatorServicer):
@@ -51,14 +53,15 @@ class OperatorServicer(operator_pb2_grpc.OperatorServicer):
     def Drain(self, request: pb.DrainRequest, context: grpc.ServicerContext) -> Iterator[pb.ChangeProgress]:
         if not request.worker:
             raise InvalidInput("worker", "a worker's name", "nothing")
-        return self._carry_out(Drain(request.worker, request.undo), request.timeout_s, context)
+        worker = _name("worker", request.worker)
+        return self._carry_out(Drain(worker, request.undo), request.timeout_s, context)
 
     def Scale(self, request: pb.ScaleRequest, context: grpc.ServicerContext) -> Iterator[pb.ChangeProgress]:
         return self._carry_out(Scale(request.workers), request.timeout_s, context)
 
     def Move(self, request: pb.MoveRequest, context: grpc.ServicerContext) -> Iterator[pb.ChangeProgress]:
-        source = getattr(request, "from")
-        command = Move((request.layer, request.expert), request.to, source)
+        to, source = _name("to", request.to), _name("from", getattr(request, "from"))
+        command = Move((request.layer, request.expert), to, source)
         return self._carry_out(command, request.timeout_s, context)
 
     def Place(self, request: pb.PlaceRequest, context: grpc.ServicerContext) -> Iterator[pb.ChangeProgress]:
@@ -93,6 +96,13 @@ class OperatorServicer(operator_pb2_grpc.OperatorServicer):
                 return
         last = Step(last.phase, f"{command.text}: done", last.experts_done, last.experts_total)
         yield _progress(last, done=True, epoch=self._sources.membership().placement.epoch)
+
+
+def _name(field: str, text: str) -> str:
+    """It goes into the log and the status. Raises InvalidInput for what no worker or host is called."""
+    if len(text) > _MAX_NAME or not text.isprintable():
+        raise InvalidInput(field, f"a name of at most {_MAX_NAME} printable characters", repr(text))
+    return text
 
 
 def _progress(step: Step, *, done: bool, epoch: int | None = None) -> pb.ChangeProgress:

@@ -49,13 +49,18 @@ def test_echoed_text_on_a_terminal_and_in_a_pipe(tiny_mixtral: Path, tries: Trie
     tries("control characters for a terminal", 3)
 
 
-def test_every_control_character(monkeypatch: pytest.MonkeyPatch, tries: Tries) -> None:
+def test_every_control_character(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tries: Tries
+) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     for attack in ATTACKS:
         said = terminal.shown(f"a{attack}b\n\tc")
         assert said.startswith("a")
         assert said.endswith("b\n\tc")
         assert all(character.isprintable() for character in said.replace("\n", "").replace("\t", "")), attack
+        terminal.say(f"w0: {attack}")
+        logged = capsys.readouterr().err
+        assert logged.removesuffix("\n").isprintable(), attack
     # What people write stays: marks that join, letters of all scripts.
     kept = "na\u0308ive \u0645\u0631\u062d\u0628\u0627 \U0001f468\u200d\U0001f469\u200d\U0001f467 \u200f"
     assert terminal.shown(kept) == kept

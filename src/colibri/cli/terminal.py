@@ -22,12 +22,18 @@ def shown(text: str) -> str:
     spelled out there; files and pipes get the text as it is."""
     if not sys.stdout.isatty():
         return text
+    return _spelled_out(text)
+
+
+def _spelled_out(text: str) -> str:
     return _CONTROLS.sub(lambda found: repr(found.group())[1:-1], text)
 
 
 def say(line: str) -> None:
-    """One line on stderr, whole even when several threads speak. Never waits for its reader."""
-    sys.stderr.write(line + "\n")
+    """One line on stderr, whole even when several threads speak. Never waits for its reader.
+
+    Control characters are spelled out: a log is read on a terminal."""
+    sys.stderr.write(_spelled_out(line) + "\n")
     sys.stderr.flush()
 
 
