@@ -1,5 +1,5 @@
 # Everything a clone needs: `make demo` answers a prompt, `make test` checks the whole tree.
-# Knobs: PYTHON (interpreter for .venv), ARGS (passed to the command behind demo, test, sanitize and reach).
+# Knobs: PYTHON (interpreter for .venv), ARGS (passed to the command behind demo, test, attacks, sanitize and reach).
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
@@ -24,7 +24,7 @@ help:
 	@echo 'make demo             install, prepare the demo model, start a local cluster, answer a prompt'
 	@echo 'make test             lint, type-check and run every test'
 	@echo 'make attacks          long attacks and stress (`make test` has short forms of them)'
-	@echo 'make sanitize         tests of native code with the address and undefined-behaviour sanitisers (ten minutes)'
+	@echo 'make sanitize         tests of native code with sanitisers (MODE=address: memory, undefined behaviour; thread: races)'
 	@echo 'make aarch64          compile native code for aarch64, compare the portable path (needs a cross compiler)'
 	@echo 'make docs             write the pages of docs/cli anew, from the code'
 	@echo 'make reach TOPIC=core measure against the targets of a topic and against peers'
@@ -79,16 +79,23 @@ test: $(VENV)/.test-extra $(VENV)/.demo-source lint types
 attacks: $(VENV)/.test-extra $(VENV)/.demo-source
 	$(BIN)/pytest -m attacks $(ARGS)
 
-# A second build, which nothing else uses. With debug information, so that reports name lines.
-build/sanitized/.built: $(INSTALLED_FROM) $(wildcard tests/sanitize/*.cpp tests/sanitize/CMakeLists.txt) | $(VENV)/.test-extra
-	@echo 'make: building with sanitisers (some minutes the first time)'
-	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/sanitized -C build-dir=build/sanitize \
-		-C cmake.build-type=RelWithDebInfo -C cmake.define.COLIBRI_SANITIZE=ON .
+# Builds of their own, which nothing else uses. With debug information, so that reports name lines.
+SANITIZERS_address := address,undefined
+SANITIZERS_thread := thread
+SANITIZE := $(addprefix sanitize-,$(or $(MODE),address thread))
+
+build/sanitized/%/.built: $(INSTALLED_FROM) $(wildcard tests/sanitize/*.cpp tests/sanitize/*.h tests/sanitize/CMakeLists.txt) | $(VENV)/.test-extra
+	@echo 'make: building with sanitisers: $* (some minutes the first time)'
+	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/sanitized/$* -C build-dir=build/sanitize/$* \
+		-C cmake.build-type=RelWithDebInfo -C cmake.define.COLIBRI_SANITIZE=$(SANITIZERS_$*) .
 	@touch $@
 
-# Not in `make test`: both the build and the tests take minutes.
-sanitize: $(VENV)/.test-extra build/sanitized/.built
-	$(BIN)/python -m tests.sanitize $(ARGS)
+# Not in `make test`: both the builds and the tests take minutes.
+sanitize: $(SANITIZE)
+
+.PHONY: $(SANITIZE)
+$(SANITIZE): sanitize-%: $(VENV)/.test-extra build/sanitized/%/.built
+	$(BIN)/python -m tests.sanitize $* $(ARGS)
 
 # In `make test` as well, where the tools are there. -rs: what is missing otherwise.
 aarch64: $(VENV)/.test-extra

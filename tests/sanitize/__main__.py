@@ -1,75 +1,39 @@
-"""`make sanitize`: the tests of native code over native modules with the address and undefined-behaviour sanitisers.
+"""`make sanitize`: tests of native code over native modules with sanitisers: memory and undefined behaviour, or races.
 
-The Makefile builds them into build/sanitized. Every process of the tests loads them (hook/), and
-ends with a report at the first fault. Arguments are given to pytest; without paths, those of `PATHS` are run.
+The Makefile builds them into build/sanitized. Every process of the tests loads them (hook/), and ends with a report at
+the first fault. The first argument is the mode's name; others are given to pytest. Without paths, the mode's own are
+run.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILT = ROOT / "build" / "sanitized"
-PATHS = (
-    "tests/sanitize",
-    "tests/unit/wire",
-    "tests/unit/transport",
-    "tests/unit/kernels",
-    "tests/unit/models/test_pack.py",
-    "tests/unit/models/test_pack_scales.py",
-    "tests/unit/models/test_safetensors_file.py",
-    "tests/conformance/kernels",
-    "tests/conformance/transport",
-    "tests/fuzz",
-)
-#: Of what pytest collects there: kernels for CUDA have a build with sanitisers of their own (tests/conformance/cuda).
-LEFT_OUT = ("tests/unit/kernels/cuda",)
-
-
-def environment() -> dict[str, str]:
-    """Of processes that load the modules. Raises RuntimeError where the compiler has no sanitisers."""
-    compiler = os.environ.get("CXX", "g++")
-    preloaded = []
-    # The C++ library too: the sanitisers look for what throws exceptions before Python loads it.
-    for library in ("libasan.so", "libstdc++.so"):
-        command = [compiler, f"-print-file-name={library}"]
-        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-        if not Path(found).is_absolute():
-            raise RuntimeError(f"{library}: expected it with {compiler}, which has none")
-        preloaded.append(found)
-    return {
-        **os.environ,
-        "SANITIZED_MODULES": str(BUILT),
-        "PYTHONPATH": str(Path(__file__).parent / "hook"),
-        "LD_PRELOAD": ":".join(preloaded),
-        # Leaks: Python itself frees little at its end.
-        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
-        "UBSAN_OPTIONS": "print_stacktrace=1",
-        # Every object is a block of its own, whose bounds are watched.
-        "PYTHONMALLOC": "malloc",
-    }
+from tests.sanitize.modes import MODES, ROOT, environment
 
 
 def main(arguments: list[str]) -> int:
-    sanitized = environment()
-    if not BUILT.is_dir():
-        print(f"{BUILT} is missing: run `make sanitize`", file=sys.stderr)
+    modes = {mode.name: mode for mode in MODES}
+    if not arguments or arguments[0] not in modes:
+        print(f"expected a mode first: {' or '.join(modes)}", file=sys.stderr)
+        return 2
+    mode, options = modes[arguments[0]], arguments[1:]
+    if not mode.built.is_dir():
+        print(f"{mode.built} is missing: run `make sanitize MODE={mode.name}`", file=sys.stderr)
         return 1
-    paths = [] if any(not argument.startswith("-") for argument in arguments) else list(PATHS)
+    paths = [] if any(not option.startswith("-") for option in options) else list(mode.paths)
     # A report goes past Python to stderr, right before the end: it must not be captured.
     command = [
         sys.executable,
         "-m",
         "pytest",
         "--capture=sys",
-        *(f"--ignore={path}" for path in LEFT_OUT),
+        *(f"--ignore={path}" for path in mode.left_out),
         *paths,
-        *arguments,
+        *options,
     ]
-    return subprocess.run(command, cwd=ROOT, env=sanitized, check=False).returncode
+    return subprocess.run(command, cwd=ROOT, env=environment(mode), check=False).returncode
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "races.h"
 
 namespace {
 
@@ -31,4 +32,5 @@ NB_MODULE(_faults, m) {
   m.def("misaligned", [](const Floats& x) {
     return *reinterpret_cast<const float*>(reinterpret_cast<const char*>(x.data()) + 1);
   });
+  add_races(m);
 }

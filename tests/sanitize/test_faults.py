@@ -1,18 +1,12 @@
-"""`make sanitize` finds faults: those of faults.cpp, made on purpose, in a process each."""
+"""`make sanitize MODE=address` finds faults: those of faults.cpp, made on purpose, in a process each."""
 
 from __future__ import annotations
 
-import importlib
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-BUILT = os.environ.get("SANITIZED_MODULES", "")
-pytestmark = pytest.mark.skipif(not BUILT, reason="needs the build of `make sanitize`")
-MODULES = ("colibri.kernels._native", "colibri.transport._shared_ring", "colibri.wire._codec")
+from tests.sanitize.planted import MODE, run
+
+pytestmark = pytest.mark.skipif(MODE != "address", reason="needs the build of `make sanitize MODE=address`")
 #: Function of faults.cpp and its integers -> what the report says.
 FAULTS = {
     "read 8": "heap-buffer-overflow",
@@ -25,10 +19,6 @@ FAULTS = {
     "misaligned": "misaligned address",
 }
 SCRIPT = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import numpy as np
-import _faults as faults
 x = np.arange(8, dtype=np.float32)
 assert (faults.read(x, 7), faults.sum(1, 2), faults.on_the_stack(3)) == (7.0, 3, 4)
 print("begin", flush=True)
@@ -38,24 +28,9 @@ print(getattr(faults, name)(*arrays, *map(int, values)))
 """
 
 
-def run(call: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", SCRIPT, f"{BUILT}/colibri/sanitize", call]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_the_modules_under_test_are_the_sanitised_ones(name: str) -> None:
-    module = importlib.import_module(name)
-    assert module.__file__ is not None
-    assert Path(module.__file__).is_relative_to(BUILT)
-    child = [sys.executable, "-c", f"import {name} as m; print(m.__file__)"]
-    assert subprocess.check_output(child, text=True).strip() == module.__file__
-    assert b"__asan_report_load" in Path(module.__file__).read_bytes()
-
-
 @pytest.mark.parametrize("call", FAULTS)
 def test_faults_are_found(call: str) -> None:
-    done = run(call)
+    done = run(SCRIPT, call)
     assert done.stdout == "begin\n"
     assert done.returncode
     assert FAULTS[call] in done.stderr, done.stderr[-2000:]
@@ -63,5 +38,5 @@ def test_faults_are_found(call: str) -> None:
 
 
 def test_what_is_right_passes() -> None:
-    done = run("read 0")
+    done = run(SCRIPT, "read 0")
     assert (done.returncode, done.stdout, done.stderr) == (0, "begin\n0.0\n", "")
