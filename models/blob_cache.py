@@ -6,9 +6,11 @@ taken up where the last one left it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -49,12 +51,13 @@ class BlobCache:
         CheckpointError for other bytes than the digest's, WeightsUnavailable when another process does not get on.
         """
         whole = self.path(sha256)
-        if whole.exists():
+        _no_link(self._root, whole.parent)
+        if _is_whole(whole, nbytes):
             return whole
         whole.parent.mkdir(parents=True, exist_ok=True)
         part = whole.with_suffix(".part")
         with self._own(part, whole, name) as file:
-            if whole.exists():
+            if _is_whole(whole, nbytes):
                 part.unlink(missing_ok=True)  # made a moment after another's became the whole
             else:
                 self._complete(file, part, sha256, nbytes, name, read)
@@ -69,7 +72,7 @@ class BlobCache:
         """The part, locked. Waits for another process that writes it, as long as that gets on."""
         size, since = -1, self._clock()
         while True:
-            file = open(part, "a+b")  # noqa: SIM115 - the caller's to close
+            file = _open_part(part)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -120,6 +123,37 @@ class BlobCache:
             digest.update(piece)
             at += len(piece)
         return digest, at
+
+
+def _no_link(*folders: Path) -> None:
+    """Raises CheckpointError where one of them leads elsewhere: what is written would go there."""
+    for folder in folders:
+        if folder.is_symlink():
+            raise CheckpointError.of(folder, "", "a folder of the cache", "a symbolic link")
+
+
+def _is_whole(path: Path, nbytes: int) -> bool:
+    """Whether the blob is here, as a file of its own and not as a link to another's."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size == nbytes
+
+
+def _open_part(path: Path) -> BinaryIO:
+    """For appending, made where needed. Raises CheckpointError for a link, a pipe and the like in its place."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise CheckpointError.of(path, "", "a file of the cache", "a symbolic link") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CheckpointError.of(path, "", "a file of the cache", "something else")
+    return open(descriptor, "a+b")
 
 
 def _is(file: BinaryIO, path: Path) -> bool:

@@ -34,6 +34,8 @@ def _bring_description(remote: RemoteFolder, packs: Path, pin: str) -> Path:
     manifest, digest = decode_manifest(raw, f"{remote.name}/{MANIFEST_NAME}", pin)
     folder = packs / short_hash(digest)
     folder.mkdir(parents=True, exist_ok=True)
+    if packs.is_symlink() or folder.is_symlink():
+        raise CheckpointError.of(folder, "", "a folder of the cache", "a symbolic link")
     for name, entry in manifest.texts.items():
         if not _is_whole(folder / name, entry.bytes, entry.sha256):
             text = _read_whole(remote, name, MAX_TEXT_BYTES)

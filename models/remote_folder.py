@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from colibri.errors import ConfigError, WeightsUnavailable
+from colibri.errors import ColibriError, ConfigError, WeightsUnavailable
 
 #: Longest wait for one read, seconds.
 READ_S = 60.0
@@ -22,6 +22,11 @@ def is_url(place: object) -> bool:
     return isinstance(place, str) and _URL.match(place) is not None
 
 
+def without_user(url: str) -> str:
+    """As people may see it: without name and password."""
+    return _USER.sub("", url)
+
+
 class RemoteFolder:
     """url: as fsspec takes them; `name`: the same without the user's name and password, for people.
 
@@ -33,10 +38,18 @@ class RemoteFolder:
         import fsspec
 
         self.url = url.rstrip("/")
-        self.name = _USER.sub("", self.url)
+        self.name = without_user(self.url)
         self._read_s = read_s
+        if "::" in self.url:
+            # Of fsspec: one place read through another, whatever that names.
+            raise ConfigError("MODEL", "one URL", f"{self.name}, several joined by '::'")
         try:
-            self._files, self._root = fsspec.core.url_to_fs(self.url)
+            if self.url.lower().startswith(("http://", "https://")):
+                from colibri.models.http_folder import HttpFolder
+
+                self._files, self._root = HttpFolder(), self.url
+            else:
+                self._files, self._root = fsspec.core.url_to_fs(self.url)
         except (ImportError, ValueError) as error:
             raise ConfigError(
                 "MODEL", "a folder, or a URL whose scheme fsspec has", f"{self.name}: {error}"
@@ -73,8 +86,10 @@ class RemoteFolder:
         thread = threading.Thread(target=run, name="colibri-fetch", daemon=True)
         thread.start()
         thread.join(self._read_s)
+        if failure and isinstance(failure[0], ColibriError):
+            raise failure[0]
         if failure:
-            reason = _USER.sub("", f"{type(failure[0]).__name__}: {failure[0]}")
+            reason = without_user(f"{type(failure[0]).__name__}: {failure[0]}")
             raise WeightsUnavailable(f"{self.name}/{file}: {reason}", peer=self.name) from None
         if not result:
             text = f"{self.name}/{file}: no answer within {self._read_s:g} s"

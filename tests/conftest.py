@@ -46,6 +46,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 #: How long threads and processes may take to end after a module's last test.
 _SETTLE_S = 10.0
+#: Threads of fsspec, which serve all that is read over HTTP.
+_FSSPECS = ("fsspecIO", "asyncio_")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -103,8 +105,12 @@ def child_processes() -> dict[int, str]:
 
 def _left(children: dict[int, str], threads: set[threading.Thread]) -> list[str]:
     processes = [f"pid {pid}: {command}" for pid, command in child_processes().items() if pid not in children]
-    # grpc's own helper threads end when they please.
-    ours = [thread for thread in threading.enumerate() if thread not in threads and not _is_grpcs(thread)]
+    # grpc's own helper threads end when they please, fsspec's with the process.
+    ours = [
+        thread
+        for thread in threading.enumerate()
+        if thread not in threads and not _is_grpcs(thread) and not thread.name.startswith(_FSSPECS)
+    ]
     return processes + [f"thread {thread.name}" for thread in ours]
 
 
