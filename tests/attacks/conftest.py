@@ -9,6 +9,10 @@ import pytest
 from tests.support.tries import PREFIX, Tries, total
 
 
+#: Bound of a long form, seconds.
+_LONG_S = 3600
+
+
 @pytest.fixture
 def tries(request: pytest.FixtureRequest) -> Tries:
     """`tries("oversized tensors", 12)` records twelve tries; call it after they were made."""
@@ -19,6 +23,13 @@ def tries(request: pytest.FixtureRequest) -> Tries:
         request.node.user_properties.append((f"{PREFIX}{name}", count))
 
     return record
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long forms have the time that they need."""
+    for item in items:
+        if item.get_closest_marker("attacks") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_LONG_S))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
