@@ -8,8 +8,11 @@ what it is asked over a socket (`bridge`), and ends with the coordinator.
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -67,6 +70,7 @@ class Driver:
         self._lock = threading.Lock()
         self._actors: dict[str, Any] = {}
         self._called_off: set[str] = set()
+        threading.Thread(target=_end_with_raylet, name="colibri-raylet", daemon=True).start()
         self._settled = threading.Event()
         threading.Thread(target=self._settle, name="colibri-settle", daemon=True).start()
 
@@ -200,6 +204,22 @@ class Driver:
             max_concurrency=_CONCURRENCY,
             scheduling_strategy=_on(name, address) if address else self._places.strategy(name),
         ).remote(name, setup.options, setup.ray.seating, setup.identity)
+
+
+def _end_with_raylet() -> None:
+    """A client whose raylet is gone waits for ever where a new GCS answers at the old address: then it must end, and
+    the next one joins the new Ray."""
+    path = api()._private.worker._global_node.raylet_socket_name
+    while True:
+        time.sleep(_LOOK_S)
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(SILENT_S)
+            try:
+                probe.connect(path)
+            except TimeoutError:
+                continue  # it is busy
+            except OSError:
+                os._exit(1)
 
 
 def _on(name: str, address: str) -> Any:

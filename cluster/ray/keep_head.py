@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from colibri.cluster.ray.keeper import session_of, settle_keeper, start_keeper
+from colibri.cluster.ray.keeper import group_of, settle_keeper, start_keeper
 
 #: Without one of these, by a part of the command line, Ray does not do what it is there for. Agents and log monitors
 #: end with their raylet.
@@ -28,18 +28,23 @@ PARTS = {
     "autoscaler": "autoscaler/_private/monitor.py",
     "dashboard": "dashboard/dashboard.py",
 }
+#: Every head has these: they may have died before anybody looked.
+_ALWAYS = ("GCS", "raylet")
 _LOOK_S = 0.5
 #: `ray stop` ends the keeper at once with the raylet: an end that is meant is known by then.
 _MEANT_S = 1.0
 _START_S = 180.0
+#: Of the first start, before it is told as failed: Ray gives its own processes a minute, which a busy machine may need.
+_TRIES = 3
 _PAUSE_S, _MAX_PAUSE_S = 1.0, 20.0
 _END_S = 10.0
 _KEEPER = "--keeper"
 
 
 def missing(before: Mapping[str, int], now: Mapping[int, str]) -> list[str]:
-    """Names of the parts that ran and do not any more. before: pid by name; now: command line by pid."""
-    return [name for name, pid in before.items() if PARTS[name] not in now.get(pid, "")]
+    """Names of the parts that ran, or must run, and do not. before: pid by name; now: command line by pid."""
+    wanted = {**dict.fromkeys(_ALWAYS, 0), **before}
+    return [name for name, pid in wanted.items() if PARTS[name] not in now.get(pid, "")]
 
 
 def parts_of(processes: Mapping[int, str]) -> dict[str, int]:
@@ -56,45 +61,46 @@ class HeadKeeper:
         self._proc = proc
 
     def run(self, started: int) -> int:
-        """started: the session of the Ray that runs. Returns when it is told to stop."""
-        session = started
+        """started: the process group of the Ray that runs. Returns when it is told to stop."""
+        group = started
         while not self._stop.is_set():
-            before = parts_of(session_of(self._proc, session))
+            before = parts_of(group_of(self._proc, group))
             gone: list[str] = []
             while not gone and not self._stop.wait(_LOOK_S):
-                gone = missing(before, session_of(self._proc, session))
+                gone = missing(before, group_of(self._proc, group))
             if self._stop.wait(_MEANT_S):
                 break
             _say(f"gone: {', '.join(gone)}; Ray is started anew on this host")
-            self._end(session)
-            session = self._start_again()
+            end_group(group, self._proc)
+            group = self._start_again()
         return 0
 
     def _start_again(self) -> int:
         pause_s = _PAUSE_S
         while not self._stop.wait(pause_s):
-            session, code = start(self._command)
+            group, code = start(self._command)
             if code == 0:
                 _say("Ray runs again")
-                return session
-            self._end(session)
+                return group
+            end_group(group, self._proc)
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
             _say(f"`ray start` failed (exit code {code}); trying again in {pause_s:g} s")
         return 0
 
-    def _end(self, session: int) -> None:
-        """All of it: what is left of an old Ray holds its ports."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            until = time.monotonic() + _END_S
-            for pid in session_of(self._proc, session):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-            while session_of(self._proc, session) and time.monotonic() < until:
-                time.sleep(0.05)
+
+def end_group(group: int, proc: Path = Path("/proc")) -> None:
+    """All of it: what is left of an old Ray holds its ports. Minders and their workers are in groups of their own."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        until = time.monotonic() + _END_S
+        for pid in group_of(proc, group):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        while group_of(proc, group) and time.monotonic() < until:
+            time.sleep(0.05)
 
 
 def start(command: Sequence[str]) -> tuple[int, int]:
-    """(session, exit code) of `ray start`; a code of -1: not done in time."""
+    """(group, exit code) of `ray start`; a code of -1: not done in time."""
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         return process.pid, process.wait(_START_S)
@@ -116,10 +122,14 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     options, command = arguments[:split], arguments[split + 1 :]
     log = Path(options[1] if len(options) == 2 and options[0] == "--log" else "~/.cache/colibri/logs/ray.log")
-    session, code = start(command)
-    if code:
+    for _ in range(_TRIES):
+        group, code = start(command)
+        if code == 0:
+            break
+        end_group(group)
+    else:
         return max(1, code)
-    start_keeper("colibri.cluster.ray.keep_head", [_KEEPER, str(session), *command], log.expanduser())
+    start_keeper("colibri.cluster.ray.keep_head", [_KEEPER, str(group), *command], log.expanduser())
     return 0
 
 

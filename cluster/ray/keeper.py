@@ -45,15 +45,15 @@ def start_keeper(module: str, arguments: Iterable[str], log: Path) -> subprocess
         )
 
 
-def session_of(proc: Path, session: int) -> dict[int, str]:
-    """The living processes of a session: command line by pid."""
+def group_of(proc: Path, group: int) -> dict[int, str]:
+    """The living processes of a process group: command line by pid."""
     found = {}
     for folder in proc.iterdir():
         if not folder.name.isdecimal() or int(folder.name) == os.getpid():
             continue
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[3]) == session and fields[0] != "Z":
+            if int(fields[2]) == group and fields[0] != "Z":
                 found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
         except (OSError, ValueError, IndexError):
             continue  # it has just ended

@@ -8,13 +8,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from grpc_health.v1 import health_pb2
 
-from colibri.errors import WorkerLost
+from colibri.cluster.expert_calls import end_worker
+from colibri.errors import ColibriError, WorkerLost
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
+from colibri.placement import WorkerEndpoint
 from colibri.v1 import expert_pb2
 from tests.support.worker_client import (
     WAIT_S,
@@ -155,3 +158,29 @@ def test_a_worker_whose_parent_is_gone_does_not_start(tiny_mixtral: Path, tmp_pa
     assert run.returncode == 1
     assert "the parent process 1 is gone" in run.stderr
     assert run.stdout == ""
+
+
+def test_a_worker_that_no_coordinator_calls_ends_itself(heavy_model: Path, tmp_path: Path) -> None:
+    with worker_process(heavy_model, f"unix:{tmp_path}/w.sock", "--lease=3") as worker:
+        client = WorkerClient(worker.target, limits_of(heavy_model, "fp32", MAX_ROWS))
+        until = time.monotonic() + 5.0
+        while time.monotonic() < until:  # longer than the lease, which each call begins anew
+            client.status()
+            time.sleep(0.2)
+        assert worker.process.poll() is None
+        assert worker.process.wait(WAIT_S) == 0
+        client.close()
+
+
+def test_a_worker_is_ended_by_a_coordinator_that_did_not_start_it(heavy_model: Path, tmp_path: Path) -> None:
+    for at_once in (False, True):
+        with worker_process(heavy_model, f"unix:{tmp_path}/w.sock") as worker:
+            client = WorkerClient(worker.target, limits_of(heavy_model, "fp32", MAX_ROWS))
+            life = client.status().incarnation
+            client.close()
+            endpoint = WorkerEndpoint("w0", life + 1, worker.target)
+            with pytest.raises(ColibriError, match=f"incarnation: expected {life}, of this life of w0"):
+                end_worker(endpoint, WAIT_S, at_once=at_once)
+            assert worker.process.poll() is None
+            end_worker(replace(endpoint, incarnation=life), WAIT_S, at_once=at_once)
+            assert worker.process.wait(WAIT_S) == (128 + signal.SIGKILL if at_once else 0)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colibri.errors import CheckpointError, ColibriError, InvalidInput
+from colibri.errors import (
+    Busy,
+    CheckpointError,
+    ColibriError,
+    ConfigError,
+    DeadlineExpired,
+    InvalidInput,
+    WorkerLost,
+)
 
 
 @given(st.text(max_size=50))
@@ -34,3 +44,16 @@ def test_long_values_are_cut_and_the_rest_is_kept() -> None:
 
 def test_a_file_as_a_whole_has_no_field() -> None:
     assert CheckpointError.of("file", "", "a", "b").message == "file: expected a, got b"
+
+
+def test_errors_travel_between_processes_whole() -> None:
+    for error in (
+        WorkerLost("w0 is gone", peer="w0"),
+        Busy("full", peer="w1", retry_after_s=2.0),
+        ConfigError("--listen", "host:port", "x"),
+        DeadlineExpired("late", peer="ray"),
+    ):
+        found = pickle.loads(pickle.dumps(error))
+        assert type(found) is type(error)
+        assert vars(found) == vars(error)
+        assert str(found) == str(error)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -16,9 +19,10 @@ from colibri.cluster.ray.launcher import RayLauncher
 from colibri.cluster.ray.options import RayOptions, Spread
 from colibri.errors import DeadlineExpired
 from colibri.placement import spread
-from tests.conformance.launchers.test_launcher import RAY, SEATS, SOON_S, Launch, launched
+from colibri.security.plane_secret import PlaneSecret
+from tests.conformance.launchers.test_launcher import RAY, SEATS, SOON_S, Launch, launched, serves_after
 from tests.conftest import TINY
-from tests.support.clusters import eventually, kill
+from tests.support.clusters import eventually, is_alive, kill
 from tests.support.ray_node import ray_node
 
 
@@ -83,6 +87,60 @@ def test_a_worker_outlives_its_actor_and_rays_client_and_is_taken_over(
         after = launch.back(before)
         assert (after.deaths, "SIGKILL" in after.last_error) == (1, True)
         assert os.sched_getaffinity(after.pid) == set(after.pin.cpus)
+
+
+#: A coordinator that is killed: it says who its workers are, and waits for that.
+COORDINATOR = """
+import json, sys, time
+from pathlib import Path
+from colibri.cluster.launch import LaunchOptions
+from colibri.cluster.ray.launcher import RayLauncher
+from colibri.cluster.ray.options import RayOptions, Seating, Spread
+from colibri.placement import spread
+from colibri.security.plane_secret import PlaneSecret
+from colibri.security.plane_secret import PlaneSecret
+model, state, layers, experts, secret = sys.argv[1:]
+ray = RayOptions(spread=Spread.ANY, seating=Seating(share=True), place_s=30.0, state=Path(state))
+options = LaunchOptions(Path(model), "bf16", insecure=True, secret=PlaneSecret(secret))
+launcher = RayLauncher(options, spread(int(layers), int(experts), ["w0", "w1"]), ray)
+launcher.start()
+print(json.dumps({each.name: [each.pid, each.incarnation] for each in launcher.status()}), flush=True)
+time.sleep(120)
+"""
+
+
+def test_the_next_coordinator_takes_the_workers_of_a_killed_one_over(
+    tiny_mixtral: Path, tmp_path: Path
+) -> None:
+    secret, state = PlaneSecret.draw(), tmp_path / "workers"
+    arguments = [str(tiny_mixtral), str(state), str(TINY.layers), str(TINY.experts), secret.text]
+    first = subprocess.Popen(
+        [sys.executable, "-c", COORDINATOR, *arguments], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert first.stdout is not None
+        before = {name: tuple(life) for name, life in json.loads(first.stdout.readline()).items()}
+    finally:
+        first.kill()
+        first.communicate(timeout=10)
+    assert all(is_alive(pid) for pid, _ in before.values()), "workers outlive their coordinator"
+    log: list[str] = []
+    options = LaunchOptions(tiny_mixtral, "bf16", insecure=True, secret=secret)
+    placement = spread(TINY.layers, TINY.experts, ["w0", "w1"])
+    with RayLauncher(options, placement, replace(RAY, state=state), log=log.append) as launcher:
+        launcher.start()
+        found = {each.name: (each.pid, each.incarnation) for each in launcher.status()}
+        assert found == before
+        assert sum("is taken over" in line for line in log) >= 2
+        # A new life has a number of its own, and an actor for it.
+        status = next(each for each in launcher.status() if each.name == "w0")
+        kill(status.pid)
+        eventually(lambda: serves_after(launcher.directory, status), 2 * SOON_S, f"w0 serves again: {log}")
+    eventually(
+        lambda: not any(is_alive(pid) for pid, _ in before.values()),
+        SOON_S,
+        "`close` ends what was taken over",
+    )
 
 
 def running(part: str) -> list[int]:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import re
+import subprocess
+import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +104,59 @@ def test_kuberay() -> None:
     (group,) = spec["workerGroupSpecs"]
     assert group["replicas"] == load("colibri.yaml")["serve"]["workers"]
     assert '"{\\"colibri_worker\\": 1}"' in group["rayStartParams"]["resources"]
+
+
+@pytest.mark.parametrize("name", RAY_FILES)
+def test_hosts_install_the_wheel_that_was_shipped_and_no_name_from_a_registry(
+    name: str, tmp_path: Path
+) -> None:
+    file = load(name)
+    assert file["file_mounts"]["~/colibri/wheels"] == "dist"
+    (command,) = [command for command in file["setup_commands"] if "pip install" in command]
+    found = re.findall(r"pip install (.*?) &&", command)
+    assert found == ['-q "$wheel[ray]"'], "one thing is installed"
+    wheels = tmp_path / "colibri" / "wheels"
+    wheels.mkdir(parents=True)
+    make_wheel(wheels, "0.1", -60)
+    newest = make_wheel(wheels, "0.2", 0)
+    for _ in range(2):  # the second time there is nothing to do
+        assert run(command, tmp_path) == 0
+    python = tmp_path / "colibri/venv/bin/python"
+    shown = subprocess.run([python, "-c", "import tiny; print(tiny.VERSION)"], capture_output=True, text=True)
+    assert shown.stdout.strip() == "0.2"
+    stamp = (tmp_path / "colibri/venv/installed").stat().st_mtime_ns
+    assert run(command, tmp_path) == 0
+    assert (tmp_path / "colibri/venv/installed").stat().st_mtime_ns == stamp
+    newest.unlink()
+    for wheel in wheels.iterdir():
+        wheel.unlink()
+    assert run(command, tmp_path) != 0, "without a wheel nothing is installed"
+
+
+def make_wheel(folder: Path, version: str, age_s: float) -> Path:
+    """A distribution of Colibri's name, with nothing in it and no requirements."""
+    path = folder / f"colibri_moe-{version}-py3-none-any.whl"
+    info = f"colibri_moe-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("tiny.py", f"VERSION = {version!r}\n")
+        wheel.writestr(
+            f"{info}/METADATA",
+            f"Metadata-Version: 2.1\nName: colibri-moe\nVersion: {version}\nProvides-Extra: ray\n",
+        )
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    os.utime(path, (time.time() + age_s,) * 2)
+    return path
+
+
+def run(command: str, home: Path) -> int:
+    """As a host does, without a network."""
+    environ = {"HOME": str(home), "PATH": os.environ["PATH"], "PIP_NO_INDEX": "1"}
+    return subprocess.run(["bash", "-c", command], env=environ, capture_output=True, check=False).returncode
+
+
+def test_no_file_of_a_deployment_installs_by_name() -> None:
+    for name in (*RAY_FILES, "cluster/kuberay.yaml"):
+        for line in (ROOT / name).read_text().splitlines():
+            if "pip install" in line:
+                assert "colibri-moe" not in line, f"{name}: {line}"
