@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.tries import PREFIX, Tries, total
 
-
 #: Bound of a long form, seconds.
 _LONG_S = 3600
 
