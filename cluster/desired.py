@@ -98,8 +98,11 @@ class Desired:
         new = (*([to] if to else []), *(name for name in names if name not in (to, source)))
         if not new:
             raise InvalidInput("from", "not the last holder", source)
+        # Copies for load may lie side by side; those that stand in for one another must not.
+        hosts = {self._worker(name).domain for name in new}
+        needed = min(self.replicas, len({self._worker(name).domain for name in names}))
         beside = [name for name in new[1:] if to and self._worker(name).domain == self._worker(to).domain]
-        if beside:
+        if beside and len(hosts) < needed:
             raise InvalidInput("to", f"a worker on another host than {beside[0]}, which holds it too", to)
         changed = [list(experts) for experts in self.holders]
         changed[layer][number] = new
@@ -137,7 +140,7 @@ class Desired:
 
     @property
     def crowded(self) -> bool:
-        """Whether a host holds an expert twice, where hosts would do to part them."""
+        """Whether an expert is on fewer hosts than it should be, where there are enough."""
         domain = {
             name: self._worker(name).domain for experts in self.holders for names in experts for name in names
         }

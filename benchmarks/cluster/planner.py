@@ -112,6 +112,29 @@ def balance() -> Outcome:
     return Outcome("; ".join(rows), worst <= 1.05, f"recorded rows not planned for: {text}", detail)
 
 
+def one_host() -> Outcome:
+    """Eight workers on one host, as `--spread any` may place them, from nothing and as loads drift: copies for load lie
+    side by side there."""
+    rows, met = [], True
+    detail: dict[str, object] = {}
+    workers = tuple(Worker(f"w{index}", "h0") for index in range(8))
+    for case in cases():
+        layers, experts = case.steps[0].shape
+        start = holders = seed(layers, experts, workers, 1)
+        found, robin = [], []
+        for step in case.steps:
+            loads = as_loads(step)
+            planned = plan(Problem(workers, holders, 1, loads))
+            holders = planned.holders
+            found.append(balance_of(placed(planned, workers, loads), loads).mean)
+            robin.append(balance_of(placed(start, workers, None), loads).mean)
+        mean = float(np.mean(found))
+        met &= mean <= 1.02
+        rows.append(f"{case.name}: {mean:.3f} (round-robin {float(np.mean(robin)):.2f})")
+        detail[case.name] = mean
+    return Outcome("; ".join(rows), met, "", detail)
+
+
 def realised() -> tuple[str, dict[str, float]]:
     """Planned for one half of each kind's recorded rows, measured on the other half, row by row as a router divides
     them, in batches of 256."""
@@ -209,6 +232,12 @@ def lines() -> list[Line]:
             "planner on recorded and skewed loads, 16 workers",
             "max/mean load at most 1.05 where replicas allow",
             balance,
+        ),
+        Line(
+            "planner-one-host",
+            "planner on recorded and skewed loads, 8 workers of one host",
+            "mean of the layers' max/mean load at most 1.02",
+            one_host,
         ),
         Line("planner-moves", "moves as loads drift", "at most a third of the greedy planner's", drift),
         Line("planner-scale", "1,000 workers, 256 experts x 60 layers", "under 2 s", scale),

@@ -1,4 +1,4 @@
-"""Enough copies of every expert, each on a host of its own, within each worker's memory, with as few moves as that
+"""Copies of every expert on as many hosts as are wanted, within each worker's memory, with as few moves as that
 allows."""
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def cover(layout: Layout) -> None:
     for layer, experts in enumerate(layout.holders):
         for expert, holders in enumerate(experts):
             wanted = layout.wanted(layer, expert)
-            if len(holders) > wanted and problem.loads is not None and (layer, expert) not in pinned:
+            if (layer, expert) in pinned:
+                continue
+            if len(holders) > wanted and problem.loads is not None:
                 surplus.append((layer, expert))
                 continue
             while len(holders) > wanted:
@@ -33,10 +35,10 @@ def cover(layout: Layout) -> None:
         (layer, expert)
         for layer, experts in enumerate(layout.holders)
         for expert, holders in enumerate(experts)
-        if len(holders) < layout.wanted(layer, expert)
+        if layout.spread(holders) < layout.wanted(layer, expert)
     ]
     for layer, expert in missing:
-        while len(layout.holders[layer][expert]) < layout.wanted(layer, expert):
+        while layout.spread(layout.holders[layer][expert]) < layout.wanted(layer, expert):
             worker = measure.taker(layer, expert)
             if worker is None:
                 if not _free_one(layout, measure, layer, expert):
@@ -44,6 +46,16 @@ def cover(layout: Layout) -> None:
                     return
             else:
                 measure.add(layer, expert, worker)
+        _part(layout, measure, layer, expert)
+
+
+def _part(layout: Layout, measure: _Measure, layer: int, expert: int) -> None:
+    """A copy that was to stand in for another of its host has been made anew elsewhere, and goes."""
+    holders = layout.holders[layer][expert]
+    for worker in list(reversed(holders)) if (layer, expert) not in layout.problem.pinned else ():
+        beside = [other for other in holders if layout.hosts[other] == layout.hosts[worker]]
+        if len(beside) > 1 and len(holders) > layout.wanted(layer, expert):
+            measure.drop(layer, expert, worker)
 
 
 class _Measure:
@@ -99,7 +111,7 @@ def _shed(layout: Layout, measure: _Measure, surplus: list[tuple[int, int]]) -> 
         mine.sort(
             key=lambda key: (
                 key in layout.problem.pinned,
-                not (key in extra and len(layout.holders[key[0]][key[1]]) > layout.wanted(*key)),
+                not (key in extra and layout.may_go(*key, worker)),
                 key,
             )
         )
@@ -122,7 +134,7 @@ def _free_one(layout: Layout, measure: _Measure, layer: int, expert: int) -> boo
             for other, names in enumerate(experts):
                 if worker not in names or (other_layer, other) in layout.problem.pinned:
                     continue
-                if len(names) > layout.wanted(other_layer, other):
+                if layout.may_go(other_layer, other, worker):
                     measure.drop(other_layer, other, worker)
                     return True
                 rest = [name for name in names if name != worker]
@@ -157,7 +169,7 @@ def _pack(layout: Layout) -> None:
             if layout.apart(holders, workers[0])
         }
         mine = {layout.hosts[worker] for worker in had}
-        missing = layout.wanted(layer, expert) - len(holders)
+        missing = layout.wanted(layer, expert) - layout.spread(holders)
         for host in nlargest(missing, room, key=lambda h: (room[h], h in mine, -h)):
             if room[host] <= 0:
                 raise OverBudget(

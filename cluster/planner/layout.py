@@ -15,8 +15,9 @@ class Layout:
     """holders[layer][expert]: indices into `names`; counts: copies by worker; rooms: those that it can hold; limits:
     up to which copies are added for balance, where memory is not limited (Problem.spare).
 
-    Workers that are gone are left out of `holders` from the first, and so is what shares a host with an earlier
-    holder."""
+    Copies have two purposes, and each its rule. Redundancy wants some on different hosts (`wanted`); load may have one
+    on any worker, beside another of its host. Workers that are gone are left out of `holders` from the first; where
+    loads are not known, so is what shares a host with an earlier holder and was not put there by hand."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -30,11 +31,12 @@ class Layout:
         self.holders: list[list[list[int]]] = []
         for layer, experts in enumerate(problem.holders):
             self.holders.append([])
-            for names in experts:
+            for expert, names in enumerate(experts):
                 kept: list[int] = []
+                beside = problem.loads is not None or (layer, expert) in problem.pinned
                 for name in names:
                     worker = index.get(name)
-                    if worker is not None and self.apart(kept, worker):
+                    if worker is not None and (beside or self.apart(kept, worker)):
                         kept.append(worker)
                         self.counts[worker] += 1
                 self.holders[layer].append(kept)
@@ -45,12 +47,27 @@ class Layout:
         host = self.hosts[worker]
         return all(self.hosts[other] != host for other in holders)
 
+    def spread(self, holders: Iterable[int]) -> int:
+        """On how many hosts they are."""
+        return len({self.hosts[worker] for worker in holders})
+
     def wanted(self, layer: int, expert: int) -> int:
-        """Copies: as many as asked for; a pinned expert has as many as it had, where there are so many hosts."""
+        """Hosts that must have a copy: as many as copies were asked for; of a pinned expert as many as had one, where
+        there are so many."""
         problem = self.problem
         if (layer, expert) in problem.pinned:
-            return min(len(problem.holders[layer][expert]), len(set(self.hosts)))
+            present = self.holders[layer][expert]
+            beside = len(present) - self.spread(present)
+            return min(len(problem.holders[layer][expert]) - beside, len(set(self.hosts)))
         return problem.replicas
+
+    def may_go(self, layer: int, expert: int, worker: int, but: int | None = None) -> bool:
+        """Whether enough hosts have a copy without that worker's; but: with one on this worker in its place."""
+        holders, wanted = self.holders[layer][expert], self.wanted(layer, expert)
+        if but is None and len(holders) <= wanted:
+            return False
+        left = [other for other in holders if other != worker]
+        return self.spread(left if but is None else [*left, but]) >= wanted
 
     def add(self, layer: int, expert: int, worker: int) -> None:
         self.holders[layer][expert].append(worker)

@@ -33,8 +33,8 @@ class Worker:
 @dataclass(frozen=True, slots=True)
 class Problem:
     """workers: those that are to hold experts; others that `holders` names are gone. holders: the present placement;
-    replicas: copies that each expert has at least, on different hosts; loads: None: not known. pinned: experts whose
-    holders stay.
+    replicas: hosts that have a copy of each expert at least (for load there may be more, on any worker); loads: None:
+    not known. pinned: experts whose holders stay.
 
     goal: the largest load of a layer over the mean, by speed, that copies are added for; trigger: a layer at or below
     it is left as it is. cost_per_byte: in the loads' unit, per unit of speed: a layer's copies must shorten its slowest
@@ -115,7 +115,8 @@ class Problem:
             raise InvalidInput("replicas", f"at most {len(hosts)} (the number of {what})", self.replicas)
 
     def _check_memory(self) -> None:
-        """A host holds an expert once: its room for copies is no more than the number of experts."""
+        """Of the copies that are wanted a host has one of each expert: its room for them is no more than the number of
+        experts."""
         rooms: dict[str, int] = {}
         most = self.layers * self.experts
         for worker in self.workers:
@@ -126,7 +127,7 @@ class Problem:
             raise OverBudget(
                 f"memory: {self.replicas} copies of {most} experts of {self.expert_bytes} bytes need room for {needed} "
                 f"({needed * self.expert_bytes} bytes), and the workers have room for {has} "
-                f"({has * self.expert_bytes} bytes; no host holds an expert twice)"
+                f"({has * self.expert_bytes} bytes; copies of an expert are on different hosts)"
             )
 
 

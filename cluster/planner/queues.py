@@ -16,17 +16,13 @@ class Queues:
     def __init__(self, level: Levelling, layout: Layout) -> None:
         self._level = level
         self._layout = layout
-        # An expert is on a host once: what all hosts together can take of the hottest may be less than an even part.
-        widest: dict[int, float] = {}
-        for host, speed in zip(layout.hosts, layout.speeds, strict=True):
-            widest[host] = max(speed, widest.get(host, 0.0))
-        least = max(level.loads) / sum(widest.values()) * sum(layout.speeds) / sum(level.loads)
         self.full: set[int] = set()
         #: -load / part, and load - part.
         self._over: list[tuple[float, int]] = []
-        self._under: list[list[tuple[float, int, int]]] = []
-        self._hosts: list[tuple[float, int, int]] = []
-        self.aim(max(1.0, least))
+        self._under: list[tuple[float, int, int]] = []
+        #: Named by `emptiest` and not yet `back`.
+        self._away: set[int] = set()
+        self.aim(1.0)
 
     def lacks(self, worker: int) -> bool:
         return self._level.load[worker] < self.even[worker] * (1 - SLACK)
@@ -39,19 +35,14 @@ class Queues:
 
     def aim(self, least: float) -> None:
         """Parts are `least` times the even ones from now on."""
-        level, layout = self._level, self._layout
+        level = self._level
         self.least = least
         self.even = [least * even for even in level.even]
-        self.full = set()
+        self.full, self._away = set(), set()
         self._over = [(-level.load[w] / self.even[w], w) for w in level.workers if self.even[w]]
-        self._under = [[] for _ in range(1 + max(layout.hosts))]
-        for w in level.workers:
-            self._under[layout.hosts[w]].append((level.load[w] - self.even[w], layout.counts[w], w))
-        for heap in self._under:
-            heapq.heapify(heap)
-        self._hosts = [(*heap[0][:2], host) for host, heap in enumerate(self._under) if heap]
+        self._under = [self._entry(w) for w in level.workers]
         heapq.heapify(self._over)
-        heapq.heapify(self._hosts)
+        heapq.heapify(self._under)
 
     def top(self) -> float:
         """The largest of load / even part."""
@@ -65,41 +56,35 @@ class Queues:
         return self._over[0][1] if self.top() > goal else None
 
     def emptiest(self) -> int | None:
-        """The worker that lacks most, of those the one that holds least; its host is off the heap until it is
-        `back`."""
-        while self._hosts:
-            *lack, host = heapq.heappop(self._hosts)
-            entry = self._best_of(host)
-            if entry is None:
+        """The worker that lacks most, of those the one that holds least; it is named once, until it is `back`."""
+        while self._under:
+            lack, _, worker = entry = heapq.heappop(self._under)
+            if worker in self._away or lack != self._entry(worker)[0]:
                 continue
-            if list(entry[:2]) == lack:
-                return entry[2] if entry[0] < 0 else None
-            heapq.heappush(self._hosts, (*entry[:2], host))
+            if lack >= 0:
+                heapq.heappush(self._under, entry)
+                return None
+            self._away.add(worker)
+            return worker
         return None
 
-    def _best_of(self, host: int) -> tuple[float, int, int] | None:
-        level, heap = self._level, self._under[host]
-        while heap and heap[0][0] != level.load[heap[0][2]] - self.even[heap[0][2]]:
-            heapq.heappop(heap)
-        return heap[0] if heap else None
-
     def back(self, workers: Iterable[int]) -> None:
-        for host in {self._layout.hosts[worker] for worker in workers}:
-            entry = self._best_of(host)
-            if entry is not None:
-                heapq.heappush(self._hosts, (*entry[:2], host))
+        for worker in workers:
+            self._away.discard(worker)
+            heapq.heappush(self._under, self._entry(worker))
 
     def shut(self, worker: int) -> None:
-        """`emptiest` has named it, but it has no room, nor will it have any for this layer."""
-        heapq.heappop(self._under[self._layout.hosts[worker]])
+        """`emptiest` has named it, but it has no room."""
         self.full.add(worker)
-        self.back([worker])
 
     def touched(self, *workers: int) -> None:
         """Their loads have changed."""
-        level = self._level
         for worker in workers:
             if self.even[worker]:
-                heapq.heappush(self._over, (-level.load[worker] / self.even[worker], worker))
-            entry = (level.load[worker] - self.even[worker], self._layout.counts[worker], worker)
-            heapq.heappush(self._under[self._layout.hosts[worker]], entry)
+                heapq.heappush(self._over, (-self._level.load[worker] / self.even[worker], worker))
+            if worker in self.full:  # it may have room now
+                self._away.discard(worker)
+            heapq.heappush(self._under, self._entry(worker))
+
+    def _entry(self, worker: int) -> tuple[float, int, int]:
+        return self._level.load[worker] - self.even[worker], self._layout.counts[worker], worker

@@ -16,7 +16,7 @@ from colibri.cluster.planner.queues import Queues
 from colibri.cluster.planner.spares import Spares
 from colibri.sharing import SLACK, Levelling
 
-#: Hosts of least loaded workers that are looked at for a copy, and for an exchange.
+#: Least loaded workers that are looked at for a copy, and for an exchange.
 _TAKERS, _PARTNERS = 512, 8
 #: Copies and exchanges of a layer, at most, for each worker and each expert.
 _STEPS = 4
@@ -53,8 +53,8 @@ class Settling:
         self._queues = Queues(level, layout)
         #: Workers that no other layer's copy can leave.
         self._rooted: set[int] = set()
-        #: By expert: the host of each of its copies.
-        self._on_hosts = [{layout.hosts[w]: w for w in holders} for holders in layout.holders[layer]]
+        #: By expert: who has a copy.
+        self._held = [set(holders) for holders in layout.holders[layer]]
         self._goal = layout.problem.goal
 
     def run(self) -> None:
@@ -138,20 +138,17 @@ class Settling:
                 continue
             seen.append(target)
             amount = min(excess, self._queues.even[target] - level.load[target])
-            expert = None if target == source else self._choose(pieces, source, target, amount)
+            expert = None if target == source else self._choose(pieces, target, amount)
             if expert is None:
                 if step.dropped:
                     self._undo(step)
                 continue
             piece = level.pieces[expert][source]
-            neighbours = layout.hosts[source] == layout.hosts[target]
-            whole = neighbours or piece <= amount * (1 + SLACK)
+            whole = piece <= amount * (1 + SLACK)
             self._make_room(target, step)
             self._add(expert, target, step)
             level.shift(expert, source, target, piece if whole else amount)
-            if neighbours:
-                self._drop(self._layer, expert, source, step)
-            elif whole and len(layout.holders[self._layer][expert]) > layout.wanted(self._layer, expert):
+            if whole and layout.may_go(self._layer, expert, source):
                 self._spares.offer(self._layer, expert, source)
             self._queues.touched(source, target)
             self._queues.back([source, *seen])
@@ -159,18 +156,16 @@ class Settling:
         self._queues.back(seen)
         return None
 
-    def _choose(self, pieces: list[tuple[float, int]], source: int, target: int, amount: float) -> int | None:
+    def _choose(self, pieces: list[tuple[float, int]], target: int, amount: float) -> int | None:
         """The largest piece that goes as a whole, if it settles enough; else the largest one, to be divided."""
-        host, largest, load = self._layout.hosts[target], None, self._level.load
-        neighbours = host == self._layout.hosts[source]
+        largest = None
         for piece, number in pieces:
             expert = -number
-            if piece <= 0 or self._on_hosts[expert].get(host, source) != source or self._is_pinned(expert):
+            if piece <= 0 or target in self._held[expert] or self._is_pinned(expert):
                 continue
             if piece <= amount * (1 + SLACK):
                 return expert if largest is None or piece >= _WHOLE * amount else largest
-            # Between neighbours nothing is divided: it is better off there as a whole, or it stays.
-            if largest is None and (not neighbours or load[target] + piece < load[source] * (1 - SLACK)):
+            if largest is None:
                 largest = expert
         return largest
 
@@ -212,8 +207,9 @@ class Settling:
 
     def _can_swap(self, expert: int, giver: int, taker: int) -> bool:
         """Where the giver's copy goes."""
-        host = self._layout.hosts[taker]
-        return self._on_hosts[expert].get(host, giver) == giver and not self._is_pinned(expert)
+        if taker in self._held[expert] or self._is_pinned(expert):
+            return False
+        return self._layout.may_go(self._layer, expert, giver, but=taker)
 
     def _has_room(self, worker: int) -> bool:
         layout = self._layout
@@ -243,7 +239,7 @@ class Settling:
         layout, level = self._layout, self._levels[layer]
         for piece, expert in sorted((level.pieces[e][worker], e) for e in level.on[worker]):
             holders = level.holders[expert]
-            if len(holders) <= layout.wanted(layer, expert) or source in holders:
+            if source in holders or not layout.may_go(layer, expert, worker):
                 continue
             if (layer, expert) in layout.problem.pinned:
                 continue
@@ -271,18 +267,18 @@ class Settling:
     def _add(self, expert: int, worker: int, step: Step) -> None:
         self._layout.add(self._layer, expert, worker)
         self._level.add_holder(expert, worker)
-        self._on_hosts[expert][self._layout.hosts[worker]] = worker
+        self._held[expert].add(worker)
         step.added.append((expert, worker))
 
     def _drop(self, layer: int, expert: int, worker: int, step: Step) -> None:
         self._layout.drop(layer, expert, worker)
-        if layer == self._layer and self._on_hosts[expert].get(self._layout.hosts[worker]) == worker:
-            del self._on_hosts[expert][self._layout.hosts[worker]]
+        if layer == self._layer:
+            self._held[expert].discard(worker)
         self._levels[layer].holders[expert].remove(worker)
         step.dropped.append((layer, expert, worker))
 
     def _undo(self, step: Step) -> None:
-        level, hosts = self._level, self._layout.hosts
+        level = self._level
         journal = level.journal or []
         moved = {
             worker for before in journal[step.shifts :] for worker in (before.source[0], before.target[0])
@@ -293,10 +289,10 @@ class Settling:
         for expert, worker in reversed(step.added):
             self._layout.drop(self._layer, expert, worker)
             level.holders[expert].remove(worker)
-            del self._on_hosts[expert][hosts[worker]]
+            self._held[expert].discard(worker)
         for layer, expert, worker in reversed(step.dropped):
             self._layout.add(layer, expert, worker)
             self._levels[layer].holders[expert].append(worker)
             if layer == self._layer:
-                self._on_hosts[expert][hosts[worker]] = worker
+                self._held[expert].add(worker)
         self._queues.touched(*moved)

@@ -15,10 +15,9 @@ class Spares:
         self._of: list[list[tuple[int, int]]] = [[] for _ in layout.names]
         for layer, experts in enumerate(layout.holders):
             for expert, holders in enumerate(experts):
-                if len(holders) > layout.wanted(layer, expert):
-                    for worker in holders:
-                        if worker not in levels[layer].pieces[expert]:
-                            self._of[worker].append((layer, expert))
+                for worker in holders if len(holders) > layout.wanted(layer, expert) else ():
+                    if worker not in levels[layer].pieces[expert] and layout.may_go(layer, expert, worker):
+                        self._of[worker].append((layer, expert))
 
     def offer(self, layer: int, expert: int, worker: int) -> None:
         """It answers for it no longer."""
@@ -32,7 +31,7 @@ class Spares:
             if (
                 worker in layout.holders[layer][expert]
                 and worker not in self._levels[layer].pieces[expert]
-                and len(layout.holders[layer][expert]) > layout.wanted(layer, expert)
+                and layout.may_go(layer, expert, worker)
                 and (layer, expert) not in layout.problem.pinned
             ):
                 return layer, expert

@@ -72,8 +72,10 @@ def test_what_every_plan_keeps(data: st.DataObject) -> None:
     domain = {worker.name: worker.domain for worker in problem.workers}
     for experts in planned.holders:
         for names in experts:
-            assert len(names) >= problem.replicas
-            assert len({domain[name] for name in names}) == len(names), "a host has it twice"
+            assert len(set(names)) == len(names)
+            assert len({domain[name] for name in names}) >= problem.replicas, "too few hosts have it"
+            if problem.loads is None and planned.loads is None:
+                assert len({domain[name] for name in names}) == len(names), "a host has it twice for nothing"
     held = copies(planned.holders)
     for worker in problem.workers:
         assert worker.memory is None or held[worker.name] * problem.expert_bytes <= worker.memory
@@ -121,15 +123,23 @@ def test_level_where_hosts_and_memory_allow_it(problem: Problem) -> None:
 
 
 def test_level_over_hosts_with_several_workers() -> None:
-    """A host holds an expert once, so that the hottest one may be too much for all hosts together."""
-    for hosts, experts in ((4, 16), (4, 64), (16, 64)):
-        known = [Worker(f"w{i}", f"h{i // 4}") for i in range(4 * hosts)]
-        for replicas in (1, 2):
+    """Replicas lie on different hosts; copies for load may lie side by side, else one host could level nothing."""
+    for hosts, experts in ((1, 8), (1, 16), (1, 64), (4, 16), (4, 64), (16, 64)):
+        each = 8 if hosts == 1 else 4
+        known = [Worker(f"w{i}", f"h{i // each}") for i in range(each * hosts)]
+        for replicas in (1, 2) if hosts > 1 else (1,):
             loads = zipf(3, experts, 0.8, np.random.default_rng(hosts))
             planned = first_plan(3, experts, known, replicas, loads)
-            least = max(1.0, max(max(row) / sum(row) for row in loads) / hosts * len(known))
             placement = as_placement(planned.holders, [w.name for w in known], 1, loads)
-            assert balance_of(placement, loads).worst <= 1.05 * least
+            found = balance_of(placement, loads)
+            assert found.worst <= 1.05
+            assert found.mean <= 1.02
+            hosts_of = {worker.name: worker.domain for worker in known}
+            assert all(
+                len({hosts_of[name] for name in names}) >= replicas
+                for row in planned.holders
+                for names in row
+            )
 
 
 @given(st.integers(2, 12), st.integers(2, 32), st.integers(0, 2**32 - 1))
@@ -166,7 +176,8 @@ def test_a_hot_expert_gets_as_many_holders_as_help() -> None:
     known = [Worker(f"w{i}", f"h{i // 2}") for i in range(8)]
     loads = ((8.0, *[1.0] * 8),)
     planned = first_plan(1, 9, known, 1, loads)
-    assert len(planned.holders[0][0]) == 4, "once on each host"
+    assert len(planned.holders[0][0]) >= 4
+    assert balance_of(as_placement(planned.holders, [w.name for w in known], 1, loads), loads).worst <= 1.05
     alone = first_plan(1, 9, [Worker(f"w{i}") for i in range(8)], 1, loads)
     assert len(alone.holders[0][0]) >= 4
 
@@ -215,7 +226,7 @@ def test_the_dead_are_masked_and_their_copies_made_anew() -> None:
     for was, now in zip(before.holders, after.holders, strict=True):
         for old, new in zip(was, now, strict=True):
             assert set(old) - {"w2", "w3"} <= set(new), "what lives keeps what it has"
-            assert len({name[1:] and int(name[1:]) // 2 for name in new}) == len(new) >= 2
+            assert len({int(name[1:]) // 2 for name in new}) >= 2
 
 
 def test_pinned_experts_stay() -> None:

@@ -52,7 +52,7 @@ NAN = float("nan")
         (
             lambda: Problem(tuple(Worker(n, memory=19) for n in "ab"), H, 2, None, 10),
             r"memory: 2 copies of 2 experts of 10 bytes need room for 4 \(40 bytes\), and the workers have room for 2 "
-            r"\(20 bytes; no host holds an expert twice\)",
+            r"\(20 bytes; copies of an expert are on different hosts\)",
         ),
         # Room for four, but a host holds an expert once.
         (
