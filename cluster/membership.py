@@ -84,13 +84,17 @@ class MembershipPublisher:
             self._publish()
             return True
 
-    def commit(self, placement: Placement, loaded: Mapping[str, int]) -> None:
+    def commit(
+        self, placement: Placement, loaded: Mapping[str, int], absent: frozenset[str] = frozenset()
+    ) -> bool:
         """Switches to a placement of a later epoch. loaded: the workers that loaded experts for it, with the
-        incarnation that did.
+        incarnation that did; absent: workers that it makes up for. False, and no change, where one of those is back.
 
         Raises WorkerLost, and changes nothing, where one of them has died since.
         """
         with self._lock:
+            if absent.intersection(self._endpoints):
+                return False
             for name, incarnation in loaded.items():
                 present = self._endpoints.get(name)
                 if present is None or present.incarnation != incarnation:
@@ -98,6 +102,7 @@ class MembershipPublisher:
             self.directory.publish(Membership(placement, dict(self._endpoints)))
             self._placement = placement
             self._tell()
+            return True
 
     def _publish(self) -> None:
         self.directory.publish(Membership(self._placement, dict(self._endpoints)))

@@ -160,10 +160,13 @@ class Reconciler:
         if target == current and self._loads_in_force(membership):
             return True
         try:
-            self._run_change(membership, target, ticket, yielding=True)
+            self._run_change(membership, target, ticket, yielding=True, absent=absent)
         except Interrupted:
             if self._closing.is_set():
                 raise ShuttingDown("the deployment is shutting down") from None
+            back = absent.intersection(self.alive())
+            if back:
+                self._log(f"placement: {', '.join(sorted(back))} is back: no copies are made in its place")
         return False
 
     def rescue(self) -> None:
@@ -191,7 +194,13 @@ class Reconciler:
             self._rescue_retry.succeeded()
 
     def _run_change(
-        self, membership: Membership, target: Holders, ticket: Ticket | None, *, yielding: bool
+        self,
+        membership: Membership,
+        target: Holders,
+        ticket: Ticket | None,
+        *,
+        yielding: bool,
+        absent: frozenset[str] = frozenset(),
     ) -> None:
         old = membership.placement
         self._epoch = max(self._epoch, old.epoch) + 1
@@ -212,6 +221,7 @@ class Reconciler:
                 interrupted=lambda: self._interrupted(rescuing=not yielding),
                 report=self.reporter(ticket),
                 clock=self._clock,
+                absent=absent,
             )
         finally:
             self.change = ""

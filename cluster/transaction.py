@@ -41,7 +41,7 @@ class PhaseBounds:
 
 
 class Interrupted(Cancelled):
-    """Something more urgent came up before the commit; the old placement serves."""
+    """Something more urgent came up before the commit, or the reason went away; the old placement serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,12 @@ def run_change(
     interrupted: Interrupting,
     report: Report,
     clock: Clock = time.monotonic,
+    absent: frozenset[str] = frozenset(),
 ) -> bool:
     """Returns, with the new placement in force, whether everything old is gone too: else `retire` has work left.
 
-    yielding: the loads run at a low CPU priority. interrupted: asked all along; it ends the prepare, and puts
+    absent: workers that the change makes up for: it is called off when one of them is back. yielding: the loads run
+    at a low CPU priority. interrupted: asked all along; it ends the prepare, and puts
     off the retiring. Raises what made the change impossible (a refused load, a lost worker, a deadline) or
     Interrupted: then the old placement serves, and `retire` will drop what had been loaded (abort).
     """
@@ -82,8 +84,14 @@ def run_change(
         raise WorkerLost(f"worker {missing[0]} is not alive", peer=missing[0])
     endpoints = {name: alive[name] for name in change.loads}
     bound = Deadline.after(bounds.prepare_s, clock).earlier(deadline)
-    _prepare(change, endpoints, bound, yielding, interrupted, report, clock, publisher.contents)
-    publisher.commit(change.new, {name: endpoint.incarnation for name, endpoint in endpoints.items()})
+
+    def called_off() -> bool:
+        return interrupted() or bool(absent.intersection(publisher.current.endpoints))
+
+    _prepare(change, endpoints, bound, yielding, called_off, report, clock, publisher.contents)
+    loaded = {name: endpoint.incarnation for name, endpoint in endpoints.items()}
+    if not publisher.commit(change.new, loaded, absent):
+        raise Interrupted(f"{', '.join(sorted(absent))}: not all of them are away any more")
     report(Step("commit", "routers switch at their next layer", epoch=change.new.epoch))
     return retire(publisher, bounds, interrupted, report)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from colibri.cluster import transaction
 from colibri.cluster.commands import Drain, Scale, Ticket
 from colibri.cluster.desired import Desired
-from colibri.cluster.expert_calls import held_experts
-from colibri.cluster.holders import copies, held_by, holders_of
+from colibri.cluster.expert_calls import held_experts, load_experts
+from colibri.cluster.holders import ExpertId, copies, held_by, holders_of
 from colibri.cluster.launch import LaunchOptions
 from colibri.cluster.local import LocalLauncher
 from colibri.cluster.manager import PlacementManager
@@ -19,7 +22,7 @@ from colibri.cluster.pinning_plan import Wanted, plan_joining, plan_workers
 from colibri.cluster.reconcile import ManagerOptions
 from colibri.cluster.topology import discover
 from colibri.errors import Busy
-from colibri.placement import spread
+from colibri.placement import WorkerEndpoint, spread
 from tests.conftest import TINY
 from tests.support.clusters import eventually, kill
 
@@ -97,3 +100,34 @@ def test_commands_queue_up_to_a_bound_and_run_in_order(tiny_mixtral: Path, tmp_p
         assert view.desired.drained == ("w1",)
         assert (view.change, view.last_error, view.draining) == ("", "", frozenset())
         assert copies_now(launcher) == {"w0": 6, "w2": 6, "w3": 6, "w4": 6}
+
+
+def test_copies_are_not_made_for_a_worker_that_came_back_meanwhile(
+    tiny_mixtral: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It returns with all of its own experts while survivors load them: that change is called off, nothing is loaded
+    twice, and what was loaded for it goes."""
+    loading, back = threading.Event(), threading.Event()
+    asked: list[tuple[str, int]] = []
+
+    def load(endpoint: WorkerEndpoint, experts: Sequence[ExpertId], *args: Any, **options: Any) -> None:
+        asked.append((endpoint.name, len(experts)))
+        load_experts(endpoint, experts, *args, **options)
+        loading.set()
+        assert back.wait(WAIT_S)  # its last expert is slow
+
+    monkeypatch.setattr(transaction, "load_experts", load)
+    options = ManagerOptions(absent_after_s=0.2)
+    with managed(tiny_mixtral, tmp_path, 3, 2, options, backoff_s=3.0) as (launcher, manager):
+        before = launcher.directory.current().placement
+        kill(next(status.pid for status in launcher.status() if status.name == "w1"))
+        assert loading.wait(WAIT_S), "copies are made in its place"
+        eventually(lambda: "w1" in launcher.directory.current().endpoints, 60.0, "it is back")
+        back.set()
+        eventually(lambda: manager.view().change == "", 20.0, "nothing is under way")
+        membership = launcher.directory.current()
+        for name, endpoint in membership.endpoints.items():
+            wanted = held_by(holders_of(before), name)
+            eventually(lambda e=endpoint, w=wanted: held_experts(e, 5.0) == w, 30.0, "as before")  # type: ignore[misc]
+        assert launcher.directory.current().placement is before, "no change was committed"
+        assert {name for name, _ in asked} <= {"w0", "w2"}, "and it was not asked to load again"
