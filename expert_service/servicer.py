@@ -83,7 +83,8 @@ class ExpertServicer:
         self._max_streams = max_streams
         self._packer = packer
         self._warm_up = warm_up
-        self._streams: set[ExchangeStream] = set()
+        #: Open streams, the oldest first, and what ends their calls.
+        self._streams: dict[ExchangeStream, Callable[[], object]] = {}
         self._lock = threading.Lock()
         #: When a coordinator last called, by the worker's clock.
         self.heard = worker.clock()
@@ -288,7 +289,7 @@ class ExpertServicer:
         stream = ExchangeStream(worker, inbox)
 
         def exchange(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-            with self._entered(stream):
+            with self._entered(stream, context.cancel):
                 inbox.attach(requests)
                 yield from stream.run(context)
 
@@ -307,29 +308,40 @@ class ExpertServicer:
         token = secrets.token_bytes(TOKEN_BYTES)
         ring = SharedRing.create(ring_bytes(worker.limits.max_frame_bytes), token)
         stream = ExchangeStream(worker, RingInbox(ring, worker.clock))
-        with self._entered(stream), contextlib.closing(ring), contextlib.suppress(ConnectionError):
+        with (
+            self._entered(stream, context.cancel),
+            contextlib.closing(ring),
+            contextlib.suppress(ConnectionError),
+        ):
             yield expert_pb2.AttachReply(pid=os.getpid(), fd=ring.fd, token=token)
             for frame in stream.run(context):
                 write_reply(ring, frame, worker.name)
 
     @contextlib.contextmanager
-    def _entered(self, stream: ExchangeStream) -> Iterator[None]:
+    def _entered(self, stream: ExchangeStream, cut: Callable[[], object]) -> Iterator[None]:
+        """Where all streams are taken, the oldest one that never carried a frame makes room."""
         name = self._worker.name
+        cut_silent: Callable[[], object] | None = None
         with self._lock:
             if self._worker.draining.is_set():
                 raise ShuttingDown(f"{name} is shutting down", peer=name)
             if len(self._streams) >= self._max_streams:
-                raise Busy(
-                    f"{name}: {self._max_streams} streams are open, the limit of this worker",
-                    peer=name,
-                    retry_after_s=1.0,
-                )
-            self._streams.add(stream)
+                silent = next((each for each in self._streams if not each.heard), None)
+                if silent is None:
+                    raise Busy(
+                        f"{name}: {self._max_streams} streams are open, the limit of this worker",
+                        peer=name,
+                        retry_after_s=1.0,
+                    )
+                cut_silent = self._streams.pop(silent)
+            self._streams[stream] = cut
+        if cut_silent is not None:
+            cut_silent()
         try:
             yield
         finally:
             with self._lock:
-                self._streams.discard(stream)
+                self._streams.pop(stream, None)
 
     def _busy(self) -> bool:
         with self._lock:

@@ -90,6 +90,8 @@ class ExchangeStream:
     def __init__(self, worker: Worker, inbox: FrameInbox) -> None:
         self._worker = worker
         self._inbox = inbox
+        #: Whether a frame ever came. For any thread.
+        self.heard = False
         self._broken = False
         self._lane = Lane(self._inbox.wake)
         self._partial = Reassembler(worker.max_requests, worker.max_bytes)
@@ -177,6 +179,7 @@ class ExchangeStream:
     # Frames in
 
     def _receive(self, arrival: Arrival) -> None:
+        self.heard = True
         when, data = arrival
         frame = read_frame(data)
         header = frame.header

@@ -110,6 +110,27 @@ def test_a_caller_that_may_call_and_says_nothing_holds_up_nobody_else(target: Po
     tries("headers without a message, with credentials", 300)
 
 
+def test_silent_streams_of_the_data_plane_make_room(
+    pki: Pki, tiny: TinyModel, tiny_mixtral: Path, tmp_path: Path, tries: Tries
+) -> None:
+    """More streams than a worker takes, by somebody with a router's certificate, that never carry a frame."""
+    exchange = "/colibri.v1.Expert/Exchange"
+    with port("expert", pki, tiny, tiny_mixtral, tmp_path) as worker, worker.acquaintance() as silent:
+        for _ in range(100):
+            silent.open(exchange)
+        silent.flush()
+        silent.listen(0.5)
+        with worker.acquaintance() as router:
+            number = router.open(exchange)
+            router.message(number, b"no frame at all", end=False)
+            router.flush()
+            assert router.until_ended([number], WAIT_S)
+            # DATA_LOSS: it was read; not RESOURCE_EXHAUSTED.
+            assert router.streams[number].status == 15
+        worker.honest()
+    tries("streams of the data plane that say nothing", 100)
+
+
 def test_a_message_is_waited_for_within_a_bound(short: Port, tries: Tries) -> None:
     """No message at all, and one whose bytes come one by one."""
     with short.acquaintance() as connection:
