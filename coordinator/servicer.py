@@ -17,6 +17,7 @@ from colibri.coordinator import call_size
 from colibri.coordinator.engine import Engine
 from colibri.coordinator.field_checks import check_bytes, checked_ids
 from colibri.coordinator.lane import Lane
+from colibri.coordinator.memory_return import MemoryReturn
 from colibri.coordinator.prompts import PromptEncoder
 from colibri.coordinator.reader_watch import ReaderWatch
 from colibri.coordinator.replies import to_reply
@@ -85,6 +86,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         self._free = BoundedSemaphore(self._streams)
         self._watch = ReaderWatch(reader_timeout_s)
         self._large = Lane("large texts")
+        self._memory = MemoryReturn()
 
     @property
     def max_calls(self) -> int:
@@ -100,6 +102,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     def close(self) -> None:
         """After the server has stopped."""
         self._watch.close()
+        self._memory.close()
         if self._prompts.chat is not None:
             self._prompts.chat.close()
 

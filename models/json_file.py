@@ -11,11 +11,18 @@ from typing import Any, BinaryIO, NoReturn
 
 from colibri.errors import CheckpointError
 
+#: Of one file: a checkpoint with 100,000 tensors has some 800,000 in a header.
+MAX_VALUES = 2_000_000
+
 
 def parse_object(raw: bytes, what: str) -> dict[str, Any]:
     """A UTF-8 JSON object; `what` names the source in the CheckpointError for anything else or for a double
     key.
     """
+    # Each value takes some 70 bytes, each empty object too: a file of its largest size could fill the memory.
+    values = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+    if values > MAX_VALUES:
+        raise CheckpointError.of(what, "", f"a JSON object of at most {MAX_VALUES} values", values)
     try:
         value = json.loads(
             raw.decode("utf-8"),
@@ -77,6 +84,13 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"the key {key!r:.200} occurs twice")
         result[key] = value
     return result
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text:.40} is no number that a float64 holds")
+    return value
 
 
 def _refuse_constant(name: str) -> NoReturn:

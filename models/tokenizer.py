@@ -45,7 +45,8 @@ class Spelled:
 class Tokenizer:
     """A checkpoint's tokenizer; safe to share between threads. It holds a process: `close` ends it.
 
-    raw: the bytes of tokenizer.json; settings: tokenizer_config.json; where: the file, for errors.
+    raw: the bytes of tokenizer.json; settings: tokenizer_config.json; where: the file, for errors; limits: of the
+    process.
 
     `vocab`: number of ids it knows; `special`: ids of control tokens; `bos`: id or None; `add_bos`: whether a
     plain text begins with it; `bos_text`, `eos_text`: how these read in a chat template; `bytes_per_token`: of a text,
@@ -59,6 +60,7 @@ class Tokenizer:
         settings: dict[str, Any],
         config: MixtralConfig | None = None,
         where: str = TOKENIZER_NAME,
+        limits: Limits = LIMITS,
     ) -> None:
         self.bos_text = _token_text(settings, "bos_token")
         self.eos_text = _token_text(settings, "eos_token")
@@ -72,8 +74,9 @@ class Tokenizer:
             "added": settings.get("added_tokens_decoder"),
             "split_special": _flag(settings, "split_special_tokens") or False,
         }
+        self._limits = limits
         self._confined = Confined(
-            TOKENIZER_NAME, "colibri.models.confined.tokenizer_child", (head, raw), LIMITS
+            TOKENIZER_NAME, "colibri.models.confined.tokenizer_child", (head, raw), limits
         )
         facts, decoder = self._confined.first_reply
         self.vocab: int = facts["vocab"]
@@ -204,10 +207,13 @@ class Tokenizer:
             head, reply = self._confined.ask(asked, blob, deadline, len(blob))
         except NoAnswer as error:
             if error.fault is Fault.TIME:
-                expected, got = f"what the tokenizer takes within {LIMITS.answer_s:g} s of CPU time", "no end"
+                expected, got = (
+                    f"what the tokenizer takes within {self._limits.answer_s:g} s of CPU time",
+                    "no end",
+                )
             elif error.fault is Fault.MEMORY:
                 expected, got = (
-                    f"what the tokenizer takes in {LIMITS.answer_bytes >> 20} MiB of memory",
+                    f"what the tokenizer takes in {self._limits.answer_bytes >> 20} MiB of memory",
                     "more",
                 )
             else:

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from colibri import yaml_text
 from colibri.errors import ConfigError
 
 _TOKEN = ".ray/auth_token"
@@ -42,7 +43,7 @@ def read_cluster_file(path: Path) -> ClusterFile:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ConfigError(str(path), f"at most {_MAX_BYTES} bytes", path.stat().st_size)
-        root = yaml.safe_load(path.read_text())
+        root = yaml_text.load(path.read_bytes())
     except OSError as error:
         raise ConfigError(str(path), "a readable file", error.strerror) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

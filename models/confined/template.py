@@ -47,7 +47,9 @@ class ChatTemplate:
         environment.globals["strftime_now"] = lambda form: now().strftime(form)
         try:
             self._template = environment.from_string(source)
-        except (jinja2.TemplateError, RecursionError) as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # what Python says of code that Jinja made, too
             raise CheckpointError.of("chat template", "", "valid Jinja", f"the error: {error}") from error
         self._special = {"bos_token": bos_text or "", "eos_token": eos_text or ""}
 

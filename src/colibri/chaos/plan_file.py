@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from colibri import yaml_text
 from colibri.chaos.plan import (
     ANY,
     TAKING,
@@ -55,8 +56,8 @@ def read_plan(path: Path) -> Plan:
     if len(text) > _MAX_BYTES:
         raise ConfigError("PLAN", f"at most {_MAX_BYTES} bytes", len(text))
     try:
-        return parse_plan(yaml.safe_load(text))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        return parse_plan(yaml_text.load(text))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(str(path), "YAML", error) from None
 
 

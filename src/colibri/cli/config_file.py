@@ -18,6 +18,7 @@ from pathlib import Path
 
 import yaml
 
+from colibri import yaml_text
 from colibri.cli.other_words import meant_option
 from colibri.errors import ConfigError
 
@@ -93,11 +94,11 @@ def read_config(path: Path) -> ConfigFile:
     if len(raw) > _MAX_BYTES:
         raise ConfigError(str(path), f"at most {_MAX_BYTES} bytes", "more")
     try:
-        root = yaml.compose(raw, Loader=yaml.SafeLoader)
+        root = yaml_text.compose(raw)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{path}:{line}", "YAML", error.problem or "something else") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(str(path), "YAML", str(error)) from error
     if root is None:
         return ConfigFile(path, Section(1, {}, {}))

@@ -151,7 +151,7 @@ def _difference(before: RecordedChoice, after: RecordedChoice) -> str:
 def _parse(line: bytes, where: str) -> Record:
     try:
         document = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(where, "a JSON object", error) from error
     if not isinstance(document, dict) or document.get(_KIND) != FORMAT:
         raise InvalidInput(where, f"a record with {_KIND}: {FORMAT}", line[:80])

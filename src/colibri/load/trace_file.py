@@ -77,7 +77,7 @@ def trace_shape(entries: tuple[TraceEntry, ...]) -> Shape:
 def _parse(line: str, where: str) -> tuple[float, int, int]:
     try:
         entry = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(where, "a JSON object", error) from None
     if not isinstance(entry, dict):
         raise ConfigError(where, "a JSON object", line)

@@ -1,0 +1,1 @@
+../../src/colibri/yaml_text.py
