@@ -26,6 +26,11 @@ class Contents:
         with self._lock:
             self._first.update((expert, (digest, by)) for expert, digest in said.items())
 
+    def known(self) -> dict[ExpertId, bytes]:
+        """As believed so far."""
+        with self._lock:
+            return {expert: digest for expert, (digest, _) in self._first.items()}
+
     def hear(self, worker: str, said: Mapping[ExpertId, bytes]) -> None:
         """What a worker holds, by its own account; no digest from one that does not know of them.
 

@@ -161,7 +161,10 @@ class WorkerSlot:
             if served_since is not None and clock() - served_since >= options.stable_s:
                 backoff = options.backoff_s
             pause_s = max(backoff, self._out_s)
-            told = f"{failure.message}; starting it again in {pause_s:g} s"
+            words = failure.message
+            if self.name not in words:  # a refused load names the file alone
+                words = f"worker {self.name}: {words}"
+            told = f"{words}; starting it again in {pause_s:g} s"
             self._note(
                 state=WorkerState.WAITING,
                 deaths=self.status.deaths + 1,

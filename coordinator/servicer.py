@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from threading import BoundedSemaphore
 
@@ -46,12 +46,14 @@ UNARY_CALLS = 8
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What ModelInfo tells. `name`: as users know it; `model_hash`: the model's `weights_hash`."""
+    """What ModelInfo tells. `name`: as users know it; `model_hash`: the model's `weights_hash`; content_digest: asked
+    each time."""
 
     name: str
     model_hash: str
     config: MixtralConfig
     defaults: GenerationDefaults
+    content_digest: Callable[[], str] = lambda: ""
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServicer):
@@ -157,6 +159,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             defaults=_defaults(self._model.defaults),
             has_tokenizer=self._prompts.tokenizer is not None,
             has_chat_template=self._prompts.chat is not None,
+            content_digest=self._model.content_digest(),
         )
 
     def Tokenize(self, request: pb.TokenizeRequest, context: grpc.ServicerContext) -> pb.TokenizeReply:

@@ -4,13 +4,14 @@ first loaded."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import numpy as np
 import xxhash
 
 from colibri.errors import CheckpointError
 from colibri.models.checkpoint import Array, Checkpoint, ExpertWeights
-from colibri.models.digest_file import HEADER
+from colibri.models.digest_file import HEADER, WHOLE
 from colibri.models.finite import check_finite
 from colibri.models.safetensors_writer import INDEX_NAME
 from colibri.models.tensor_names import Part, expert_parts
@@ -76,6 +77,20 @@ class CheckedCheckpoint(Checkpoint):
                     whole = b"".join(map(bytes.fromhex, digests))
                     found[layer, expert] = xxhash.xxh3_128(whole).digest()
         return found
+
+    def content_digest(self, experts: Mapping[tuple[int, int], bytes]) -> str:
+        """One for all tensors: of the dense part and the gates as they were read here, and of `experts`; the same for
+        every split into files. Empty where not all experts are given."""
+        if len(experts) < self.config.layers * self.config.experts:
+            return ""
+        whole = xxhash.xxh3_128()
+        for (_, part), digest in sorted(self.book.read().items(), key=lambda item: item[0][1]):
+            if part not in (WHOLE, HEADER) and ".experts." not in part:
+                # The gate has another name in each layout.
+                whole.update(f"{part.replace('.block_sparse_moe.', '.mlp.')} {digest}\n".encode())
+        for expert in sorted(experts):
+            whole.update(experts[expert])
+        return whole.hexdigest()
 
     def _noted(self, part: Part) -> str:
         file = self.files[part.tensor]

@@ -31,12 +31,14 @@ class DigestBook:
         self._lock = threading.Lock()
         self._known: dict[Piece, str] | None = None
         self._new: dict[Piece, str] = {}
+        self._read: dict[Piece, str] = {}
 
     def check(self, file: str, part: str, digest: str) -> None:
         """The piece was read, and this is its digest. Raises CheckpointError where it was another at the first load."""
         with self._lock:
             if self._known is None:
                 self._known = read_digests(self.folder, self._place())
+            self._read[file, part] = digest
             noted = self._known.get((file, part))
             if noted is None:
                 noted = self._new.setdefault((file, part), digest)
@@ -49,6 +51,11 @@ class DigestBook:
             if self._known is None:
                 self._known = read_digests(self.folder, self._place())
             return self._known.get((file, part), "")
+
+    def read(self) -> Digests:
+        """Of every piece that this object was told of."""
+        with self._lock:
+            return dict(self._read)
 
     def check_texts(self, names: tuple[str, ...]) -> None:
         """Small files of the folder, there or not, as `check`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from colibri.errors import CheckpointError, ConfigError
@@ -60,6 +61,11 @@ def confirm_texts(model: Model) -> None:
         model.check_texts()
     else:
         check_answer_texts(model)
+
+
+def content_digest(model: Model, experts: Mapping[tuple[int, int], bytes]) -> str:
+    """One for all weights; experts: (layer, expert) -> digest, as they were loaded. Empty where some are missing."""
+    return (model if isinstance(model, Pack) else checked(model)).content_digest(experts)
 
 
 def noted_experts(model: Model) -> tuple[dict[tuple[int, int], bytes], str]:

@@ -137,6 +137,10 @@ class Pack:
         """Of an expert's bytes, which `expert` compares with it: 16 bytes, the same on every host."""
         return bytes.fromhex(self.manifest.blobs[expert_name(layer, expert)].xxh3)
 
+    def content_digest(self, experts: Mapping[tuple[int, int], bytes]) -> str:
+        """One for everything: its manifest's."""
+        return self.sha256
+
     def noted_experts(self) -> dict[tuple[int, int], bytes]:
         """(layer, expert) -> expert_digest, of all of them."""
         config = self.config

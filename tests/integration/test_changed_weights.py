@@ -136,6 +136,18 @@ def test_a_worker_whose_copy_differs_from_the_others(model: Path, tmp_path: Path
                 workers.close()
 
 
+def test_one_digest_for_all_weights(model: Path, tmp_path: Path) -> None:
+    """Whoever loads them, however many, from whichever copy."""
+    copy = tmp_path / "copy"
+    shutil.copytree(model, copy)
+    with deployed(model, 2) as two, deployed(copy, 0) as none:
+        assert len(two.content_digest()) == 32
+        assert two.content_digest() == none.content_digest()
+    (copy / FILE_NAME).unlink()
+    with damaged(copy, "experts.6.w3"), deployed(copy, 0) as other:
+        assert other.content_digest() != two.content_digest()
+
+
 def last_error(deployment: object) -> str:
     return next(status.last_error for status in statuses(deployment) if status.name == "w1")  # type: ignore[arg-type]
 

@@ -16,7 +16,7 @@ from colibri.coordinator.decoder_weights import DecoderWeights
 from colibri.coordinator.engine import Engine
 from colibri.coordinator.validate import RequestLimits
 from colibri.kernels.api import Backend, GatePrecision
-from colibri.models.model import Model
+from colibri.models.model import Model, content_digest, noted_experts
 from colibri.models.tokenizer import Tokenizer
 from colibri.numerics import EngineNumerics
 from colibri.placement import Directory
@@ -63,6 +63,12 @@ class Deployment:
     @property
     def worker_names(self) -> list[str]:
         return [] if self.launcher is None else [status.name for status in self.launcher.status()]
+
+    def content_digest(self) -> str:
+        """Of every weight as it was read; empty until all experts were."""
+        found = self.launcher
+        experts = noted_experts(self.model)[0] if found is None else found.publisher.contents.known()
+        return content_digest(self.model, experts)
 
     def operator(self, model: str) -> OperatorServicer:
         """The service Operator over all of it. model: as status calls it."""

@@ -97,6 +97,7 @@ def _build(
         model_hash=model.weights_hash,
         config=model.config,
         defaults=model.generation,
+        content_digest=deployment.content_digest,
     )
     tokenizer = deployment.tokenizer
     chat = None if tokenizer is None else load_chat_renderer(model.folder, tokenizer)

@@ -39,7 +39,8 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a server serves. max_positions: prompt plus answer, in tokens; workers: the live ones, by name."""
+    """What a server serves. max_positions: prompt plus answer, in tokens; workers: the live ones, by name;
+    content_digest: of every weight, empty where the server does not tell."""
 
     name: str
     model_hash: str
@@ -58,6 +59,7 @@ class ModelInfo:
     has_tokenizer: bool
     has_chat_template: bool
     defaults: Defaults
+    content_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +232,7 @@ def to_model_info(reply: pb.ModelInfoReply) -> ModelInfo:
             sources=dict(reply.defaults.sources),
             ignored=tuple(reply.defaults.ignored),
         ),
+        content_digest=reply.content_digest,
     )
 
 
