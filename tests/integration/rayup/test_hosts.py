@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from colibri.chaos.plan import LoadSpec
-from colibri.client import Client
+from colibri.client import Client, Retry
 from tests.support.clusters import PROMPT, answer, deployed
 from tests.support.hosts.cluster import Cluster, make_cluster
+from tests.support.hosts.control_plane import COORDINATOR, GCS, Expected, Users, kill_part
 from tests.support.hosts.lab import hosts
 from tests.support.hosts.load import under_load, wait_whole
 
@@ -76,7 +77,7 @@ def test_ray_up_alone_serves_and_lost_hosts_come_back(
     assert processes == []
 
 
-def test_colibri_up_and_down(cluster: Cluster) -> None:
+def test_colibri_up_and_down(cluster: Cluster, tiny_mixtral: Path) -> None:
     up = cluster.command("colibri", "up", "cluster.yaml", "--json", "--wait", str(UP_S))
     assert up.code == 0, up.err
     ready = json.loads(up.out)
@@ -91,10 +92,17 @@ def test_colibri_up_and_down(cluster: Cluster) -> None:
     status = cluster.command("colibri", "status", "--target", cluster.target, "--json")
     assert [worker["state"] for worker in json.loads(status.out)["workers"]] == ["serving"] * 3
 
-    # The server's end brings Ray to start it anew, on this and that worker.
-    pid = json.loads(cluster.lab.head.run("RAY_AUTH_MODE=token colibri deploy --follow --wait 30"))["pid"]
-    cluster.lab.head.run(f"kill -9 {pid}")
-    assert not wait_whole(cluster, time.monotonic() + UP_S, lost_first=True), cluster.log()
+    # Neither Ray's end nor the coordinator's ends a worker, and neither is felt by who asks (again).
+    with deployed(tiny_mixtral, 0) as oracle:
+        expected: Expected = {PROMPT: answer(oracle, PROMPT, TOKENS).receipts}
+    for part in (GCS, COORDINATOR):
+        users = Users(cluster, expected, 2, Retry(within_s=UP_S) if part is COORDINATOR else None)
+        try:
+            assert kill_part(cluster, part, UP_S).same == 3, part.name
+        finally:
+            verdict = users.stop()
+        assert (verdict.failed, verdict.wrong) == ([], []), part.name
+        assert verdict.answers > 0
 
     down = cluster.command("colibri", "down", "cluster.yaml", "--json")
     assert down.code == 0, down.out + down.err

@@ -30,9 +30,10 @@ class Part:
     again: int = 3
 
 
+GCS = Part("GCS", "-x gcs_server")
 COORDINATOR = Part("coordinator", "-f 'colibri.cli.[m]ain serve'", again=3)
 PARTS = (
-    Part("GCS", "-x gcs_server"),
+    GCS,
     Part("raylet of the head", "-x raylet"),
     Part("raylet of a host", "-x raylet", on_head=False, again=1),
     Part("dashboard", "-f 'dashboard/[d]ashboard.py'"),
