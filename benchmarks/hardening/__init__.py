@@ -7,7 +7,7 @@ import importlib
 from benchmarks.table import Line
 
 #: In the order of the table; each module has `lines() -> list[Line]`.
-_PARTS: tuple[str, ...] = ("streams", "sized_work", "flipped_bytes", "outputs", "attacks")
+_PARTS: tuple[str, ...] = ("streams", "sized_work", "flipped_bytes", "outputs", "control_plane", "attacks")
 
 
 def lines() -> list[Line]:
