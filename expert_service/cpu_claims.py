@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import os
+import stat
 import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +20,7 @@ from colibri.errors import ConfigError
 
 #: Overrides where the file is; NONE: workers take no notice of one another.
 VARIABLE = "COLIBRI_CPU_CLAIMS"
+OPTION = "--cpu-claims"
 NONE = "none"
 #: One for all users of the host, in memory, and of the same life as the processes: a boot empties it.
 DEFAULT_FILE = Path("/dev/shm/colibri-cpus")
@@ -103,6 +105,24 @@ class CpuClaims:
         return start, _MAX_CPU if length == 0 else start + length, max(0, pid)
 
 
+def whose(taken: Mapping[int, int], proc: Path = Path("/proc")) -> str:
+    """What is to be said of CPUs that processes of other users have, and how to pass over them; empty: of none. That
+    file is everybody's: a stranger may hold its locks for as long as it likes."""
+    own = os.geteuid()
+    users: dict[int, int] = {}
+    for pid in set(taken.values()) - {0}:
+        try:
+            user = (proc / str(pid)).stat().st_uid
+        except OSError:
+            continue  # it has just ended
+        if user not in (own, 0):
+            users[pid] = user
+    if not users:
+        return ""
+    who = ", ".join(f"process {pid} of user {user}" for pid, user in sorted(users.items()))
+    return f"; {who} is among those who have them: {OPTION} {NONE} takes no notice of anybody"
+
+
 def host_claims(environ: Mapping[str, str]) -> CpuClaims:
     """Those of this host, or of the file that the environment names: for one file always the same object, which is
     never closed."""
@@ -117,16 +137,24 @@ def _claims(path: Path | None) -> CpuClaims:
 
 def _open(path: Path) -> int:
     """Readable and writable for everybody, whoever came first; never through a link."""
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         try:
             # Without O_CREAT: in a sticky folder the kernel may refuse that for another user's file.
-            return os.open(path, flags)
+            return _regular(os.open(path, flags), path)
         except FileNotFoundError:
             fd = os.open(path, flags | os.O_CREAT, 0o666)
             os.fchmod(fd, 0o666)  # whatever the umask
             return fd
     except OSError as error:
         raise ConfigError(
-            VARIABLE, f"a file that can be opened, or {NONE}", f"{path} ({error.strerror})"
+            OPTION, f"a file that can be opened, or {NONE}", f"{path} ({error.strerror})"
         ) from error
+
+
+def _regular(fd: int, path: Path) -> int:
+    """Another user may have put something else there. Raises ConfigError."""
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise ConfigError(OPTION, f"a regular file, or {NONE}", path)

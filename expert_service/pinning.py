@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from colibri.errors import ConfigError, PinningRefused, WorkerLost
-from colibri.expert_service.cpu_claims import CpuClaims
+from colibri.expert_service.cpu_claims import CpuClaims, whose
 
 #: (set_mempolicy, move_pages)
 _SYSCALLS = {"x86_64": (238, 279), "aarch64": (237, 239)}
@@ -88,7 +88,7 @@ def bind(place: Place, claims: CpuClaims) -> None:
         who = ", ".join(f"CPU {cpu} is process {pid or 'unknown'}'s" for cpu, pid in others.items())
         raise PinningRefused(
             f"CPUs: expected {list(place.cpus)} for this worker alone, got {who}; other CPUs, or --share-cpus, with "
-            "which workers take turns"
+            f"which workers take turns{whose(others)}"
         )
     pin_cpus(place.cpus)
     bind_memory(place.numa_node)

@@ -22,7 +22,7 @@ from colibri.transport.host import host_id
 from colibri.transport.shared_memory import LAYOUT
 from colibri.v1 import expert_pb2, operator_pb2
 from tests.support.clusters import answer, deployed
-from tests.support.other_user import as_stranger, needs_root, refusal
+from tests.support.other_user import as_stranger, needs_root, refusal, stranger_locks
 from tests.support.raw_http2 import RawHttp2
 from tests.support.serving import Serving, serving
 from tests.support.tries import Tries
@@ -210,6 +210,46 @@ def test_a_kept_secret(tmp_path: Path, tries: Tries) -> None:
         assert done.returncode != 0
         assert "expected a file of user 0 or root" in done.stderr
         tries("a kept secret by another user", 2)
+
+
+@needs_root
+def test_cpus_that_a_stranger_never_lets_go(tiny_mixtral: Path, tmp_path: Path, tries: Tries) -> None:
+    """The file of CPU claims is everybody's: a start waits for a moment, says who, and can pass over it."""
+    with tempfile.TemporaryDirectory(prefix="colibri-attack-", dir="/tmp") as name:
+        Path(name).chmod(0o1777)
+        claims = Path(name) / "cpus"
+        claims.touch()
+        claims.chmod(0o666)
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "colibri.cli.main",
+            "expert",
+            str(tiny_mixtral),
+            "--config=none",
+        ]
+        command += [f"--listen=unix:{tmp_path}/w.sock", f"--cpu-claims={claims}"]
+        with stranger_locks(claims) as stranger:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+            assert done.returncode == 1
+            assert f"process {stranger} of user 65534 is among those who have them" in done.stderr
+            assert "--cpu-claims none takes no notice of anybody" in done.stderr
+            with worker_process(tiny_mixtral, f"unix:{tmp_path}/w.sock", "--cpu-claims=none") as worker:
+                assert worker.process.poll() is None
+        # What is no file of locks is told, too.
+        claims.unlink()
+        for make in (
+            lambda: os.mkfifo(claims, 0o666),
+            claims.mkdir,
+            lambda: claims.symlink_to("/etc/passwd"),
+        ):
+            make()
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+            assert done.returncode == 1
+            assert "--cpu-claims: expected a " in done.stderr, done.stderr
+            claims.rmdir() if claims.is_dir() else claims.unlink()
+    tries("locks on CPUs by another user", 4)
 
 
 _KEEP = """

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import fcntl
 import json
 import os
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +52,33 @@ def as_stranger(act: Callable[[], Any], user: int = STRANGER) -> Any:
     found = json.loads(text)
     assert "error" not in found, found["error"]
     return found["value"]
+
+
+@contextmanager
+def stranger_locks(path: Path, user: int = STRANGER) -> Iterator[int]:
+    """The id of another user's process that locks all of a file and never lets go."""
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
+            descriptor = os.open(path, os.O_RDWR)
+            fcntl.lockf(descriptor, fcntl.LOCK_EX)
+            os.write(writable, b"x")
+            while True:
+                signal.pause()
+        finally:
+            os._exit(1)
+    os.close(writable)
+    try:
+        assert os.read(readable, 1) == b"x", "the stranger got no lock"
+        yield child
+    finally:
+        os.close(readable)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def refusal(act: Callable[[], Any]) -> str:

@@ -25,7 +25,7 @@ from colibri.cli.devices import Asked, Machine, check_int4, settle_devices, work
 from colibri.cli.launchers import gpu_workers, make_launcher
 from colibri.cli.mix import Mix, attached_mix, mix_of
 from colibri.cli.phases import Phases
-from colibri.cli.pinning_options import CPU, PinningOptions
+from colibri.cli.pinning_options import CPU, PinningOptions, use_claims
 from colibri.cli.places import Places
 from colibri.cli.progress import Loading
 from colibri.cli.start import start_of
@@ -116,6 +116,7 @@ def assemble(
     Workers start and load while this process packs the dense weights.
     """
     ray = options.cluster.ray
+    use_claims(options.pinning.claims, os.environ)
     topology = discover()
     if machine is None:
         machine = Machine(topology.gpus, elsewhere=None if ray is None else partial(gpu_workers, ray, log))

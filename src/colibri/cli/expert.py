@@ -11,7 +11,7 @@ from pathlib import Path
 from colibri.cli import options
 from colibri.cli.gpu_options import add_gpu, gpu_options
 from colibri.cli.parser import integer, number
-from colibri.cli.pinning_options import add_worker_pinning
+from colibri.cli.pinning_options import add_worker_pinning, use_claims
 from colibri.cli.security_options import (
     add_server_security,
     add_worker_secret,
@@ -125,6 +125,7 @@ def run(args: argparse.Namespace) -> int:
         share=args.share_cpus,
         cross_node=args.allow_cross_node,
     )
+    use_claims(getattr(args, "cpu_claims", None), os.environ)
     place, crossing = expert_place(wish, host_claims(os.environ))
     if crossing:
         say(f"{args.name}: CROSSES NUMA NODES: {crossing}")

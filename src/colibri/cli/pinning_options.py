@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 
 AUTO = "auto"
@@ -20,13 +20,15 @@ _MAX_THREADS = 1024
 class PinningOptions:
     """numa_nodes, cpu_threads: one value for all workers or one for each, None: auto. share: workers may have the same
     CPUs, and GPUs; cross_node: a worker may have CPUs and memory on different nodes. devices: one for all or one for
-    each; 'cpu', 'cuda' (a GPU of its own), 'cuda:N' (of the PCI bus' order), or 'auto' for all."""
+    each; 'cpu', 'cuda' (a GPU of its own), 'cuda:N' (of the PCI bus' order), or 'auto' for all. claims: in place of the
+    file by which workers of a host keep off one another's CPUs; None: as the environment says."""
 
     numa_nodes: tuple[int | None, ...] = (None,)
     cpu_threads: tuple[int | None, ...] = (None,)
     share: bool = False
     cross_node: bool = False
     devices: tuple[str, ...] = (CPU,)
+    claims: str | None = None
 
 
 def add_worker_pinning(parser: argparse.ArgumentParser) -> None:
@@ -91,12 +93,30 @@ def _add_permissions(parser: argparse.ArgumentParser, share: bool = False) -> No
         action="store_true",
         help="start a worker whose CPUs and memory lie on different NUMA nodes, rather than refuse",
     )
+    parser.add_argument(
+        "--cpu-claims",
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help="file by which the workers of a host keep off one another's CPUs; none: take no notice of others "
+        "(default: /dev/shm/colibri-cpus, which is everybody's)",
+    )
+
+
+def use_claims(claims: str | None, environ: MutableMapping[str, str]) -> None:
+    """For this process and the workers that it starts. claims: PinningOptions.claims."""
+    if claims is not None:
+        environ["COLIBRI_CPU_CLAIMS"] = claims
 
 
 def pinning_options(args: argparse.Namespace) -> PinningOptions:
     """What `add_deployment_pinning` read."""
     return PinningOptions(
-        args.numa_node, args.cpu_threads, args.share_cpus, args.allow_cross_node, args.device
+        args.numa_node,
+        args.cpu_threads,
+        args.share_cpus,
+        args.allow_cross_node,
+        args.device,
+        getattr(args, "cpu_claims", None),
     )
 
 

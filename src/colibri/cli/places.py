@@ -12,7 +12,7 @@ from colibri.cluster.pinning_check import Measure, check_place
 from colibri.cluster.pinning_plan import PinningPlan, Wanted, WorkerPlace, plan_joining, plan_pinning
 from colibri.cluster.topology import Topology
 from colibri.errors import ConfigError, PinningRefused
-from colibri.expert_service.cpu_claims import CpuClaims
+from colibri.expert_service.cpu_claims import CpuClaims, whose
 from colibri.expert_service.read_bandwidth import measure_read_bandwidth
 
 #: How long to wait for CPUs that workers of others have: those of a server that has just ended take a moment.
@@ -105,9 +105,9 @@ def when_free(
         taken = claims.taken()
         try:
             return plan(taken)
-        except PinningRefused:
+        except PinningRefused as error:
             if not taken or clock() >= until:
-                raise
+                raise PinningRefused(f"{error.message}{whose(taken)}", peer=error.peer) from None
         sleep(_POLL_S)
 
 

@@ -8,6 +8,12 @@ import pytest
 from colibri.cli.main import main
 
 
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tests run with an option in the environment (tests/conftest.py)."""
+    monkeypatch.delenv("COLIBRI_CPU_CLAIMS", raising=False)
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "colibri.yaml"

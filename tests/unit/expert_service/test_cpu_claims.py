@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from colibri.errors import ConfigError
-from colibri.expert_service.cpu_claims import DEFAULT_FILE, NONE, VARIABLE, CpuClaims, host_claims
+from colibri.expert_service.cpu_claims import DEFAULT_FILE, NONE, OPTION, VARIABLE, CpuClaims, host_claims
 from tests.support.cpu_holder import HOLDER, holder
 
 
@@ -126,7 +126,7 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, what: str) -> Non
     if what == "link":
         path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(
-        ConfigError, match=f"{VARIABLE}: expected a file that can be opened, or none, got {path} "
+        ConfigError, match=f"{OPTION}: expected a file that can be opened, or none, got {path} "
     ):
         CpuClaims(path)
     assert not (tmp_path / "elsewhere").exists()
