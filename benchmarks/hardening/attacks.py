@@ -85,7 +85,7 @@ def stress() -> Outcome:
         told.append(f"threads: {done.stderr.strip().splitlines()[-1:]}")
         detail["threads"] = done.stderr[-4000:]
     else:
-        counts: dict[str, int] = json.loads(done.stdout)
+        counts: dict[str, int] = json.loads(done.stdout.strip().splitlines()[-1])
         told.append(f"threads: {sum(counts.values()):,} operations on {len(counts)} structures, 0 errors")
         detail["threads"] = counts
     for mode in MODES:
