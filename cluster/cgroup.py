@@ -43,6 +43,23 @@ def memory_room(sysfs: Path, proc: Path) -> tuple[int, int] | None:
     return min(found, key=lambda pair: pair[0] - pair[1], default=None)
 
 
+def memory_kills(sysfs: Path, proc: Path) -> int | None:
+    """Processes that the kernel ended since the group, or one above it, ran out of memory (v2 `memory.events`, v1
+    `memory.oom_control`); None: not told."""
+    files = [folder / "memory.events" for folder in _folders_v2(sysfs, proc)]
+    files += [folder / "memory.oom_control" for folder in _folders_v1(sysfs, proc, "memory")]
+    return max((count for file in files if (count := count_of(file, "oom_kill")) is not None), default=None)
+
+
+def count_of(file: Path, name: str) -> int | None:
+    """The number behind a name, in a file with one such pair a line; None: not told."""
+    for line in read(file).splitlines():
+        key, _, value = line.partition(" ")
+        if key == name and value.strip().isdecimal():
+            return int(value)
+    return None
+
+
 def task_limit(sysfs: Path, proc: Path) -> int | None:
     """Largest number of processes and threads (`pids.max`); None: no limit."""
     folders = [*_folders_v2(sysfs, proc), *_folders_v1(sysfs, proc, "pids")]

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from colibri.cluster.memory_kills import count_kills, memory_death
 from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.deadline import Clock
 from colibri.errors import DeadlineExpired, WorkerLost
@@ -89,6 +90,7 @@ class WorkerProcess:
         self._ready: Ready | None = None
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._returncode: int | None = None
+        self._kills = count_kills()
         # A process group of its own: Ctrl-C in the terminal goes to the launcher alone, which ends its workers in
         # order. No session of its own: the kernel would share CPUs out among sessions first (autogroup, man 7
         # sched), and the priorities of their threads would mean nothing beside each other.
@@ -165,7 +167,9 @@ class WorkerProcess:
 
     def lost(self, when: str) -> WorkerLost:
         """The error for its end, with how it ended and the last that it said."""
-        end = f"worker {self.name} (pid {self.pid}) {describe_end(self._returncode)} {when}"
+        why = memory_death(self._kills) if self._returncode == -signal.SIGKILL else ""
+        how = f"{describe_end(self._returncode)} {when}{f': {why}' if why else ''}"
+        end = f"worker {self.name} (pid {self.pid}) {how}"
         return WorkerLost(end + self._last_words(), peer=self.name)
 
     @property
