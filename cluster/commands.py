@@ -32,16 +32,20 @@ class Command(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Takes a worker out, or brings it back."""
+    """Takes a worker out, or brings it back; or all workers of a host, where `worker` is empty."""
 
     worker: str
     undo: bool = False
+    host: str = ""
 
     @property
     def text(self) -> str:
-        return f"drain {self.worker}{' --undo' if self.undo else ''}"
+        what = self.worker or f"--host {self.host}"
+        return f"drain {what}{' --undo' if self.undo else ''}"
 
     def apply(self, desired: Desired, alive: frozenset[str]) -> Desired:
+        if self.host:
+            return desired.undrain_host(self.host) if self.undo else desired.drain_host(self.host)
         return desired.undrain(self.worker) if self.undo else desired.drain(self.worker)
 
 

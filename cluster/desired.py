@@ -52,6 +52,30 @@ class Desired:
         left = tuple(name for name in self.workers if name != worker)
         return replace(self._over(left), drained=in_order((*self.drained, worker)))
 
+    def drain_host(self, host: str) -> Desired:
+        """All workers of a host, as `status` names it. Raises InvalidInput where none is left to drain there, and where
+        no worker would be left elsewhere."""
+        going = self._on(host, self.workers)
+        if len(going) == len(self.workers):
+            raise InvalidInput("host", "one of several hosts with workers", f"{host}, the last one")
+        left = tuple(name for name in self.workers if name not in going)
+        return replace(self._over(left), drained=in_order((*self.drained, *going)))
+
+    def undrain_host(self, host: str) -> Desired:
+        """Raises InvalidInput for a host where nobody is drained."""
+        back = self._on(host, self.drained)
+        returned = self._over(in_order((*self.workers, *back)))
+        return replace(returned, drained=tuple(name for name in self.drained if name not in back))
+
+    def _on(self, host: str, names: Iterable[str]) -> tuple[str, ...]:
+        on = {name: self._worker(name).host for name in names}
+        found = tuple(name for name, own in on.items() if own == host)
+        if not host or not found:
+            hosts = sorted({own for own in on.values() if own})
+            expected = f"one of {', '.join(hosts)}" if hosts else "a host of such workers: there is none"
+            raise InvalidInput("host", expected, f"{host}{nearest(host, hosts)}")
+        return found
+
     def undrain(self, worker: str) -> Desired:
         """Raises InvalidInput for a worker that is not drained."""
         if worker not in self.drained:

@@ -51,10 +51,11 @@ class OperatorServicer(operator_pb2_grpc.OperatorServicer):
         return cluster_status(self._sources, request.experts, request.loads, self._clock)
 
     def Drain(self, request: pb.DrainRequest, context: grpc.ServicerContext) -> Iterator[pb.ChangeProgress]:
-        if not request.worker:
-            raise InvalidInput("worker", "a worker's name", "nothing")
-        worker = _name("worker", request.worker)
-        return self._carry_out(Drain(worker, request.undo), request.timeout_s, context)
+        if bool(request.worker) == bool(request.host):
+            got = "both" if request.worker else "nothing"
+            raise InvalidInput("worker", "a worker's name, or a host in its place", got)
+        worker, host = _name("worker", request.worker), _name("host", request.host)
+        return self._carry_out(Drain(worker, request.undo, host), request.timeout_s, context)
 
     def Scale(self, request: pb.ScaleRequest, context: grpc.ServicerContext) -> Iterator[pb.ChangeProgress]:
         return self._carry_out(Scale(request.workers), request.timeout_s, context)

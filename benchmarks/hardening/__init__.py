@@ -7,7 +7,15 @@ import importlib
 from benchmarks.table import Line
 
 #: In the order of the table; each module has `lines() -> list[Line]`.
-_PARTS: tuple[str, ...] = ("streams", "sized_work", "flipped_bytes", "outputs", "control_plane", "attacks")
+_PARTS: tuple[str, ...] = (
+    "streams",
+    "sized_work",
+    "flipped_bytes",
+    "outputs",
+    "control_plane",
+    "attacks",
+    "forced_states",
+)
 
 
 def lines() -> list[Line]:

@@ -111,7 +111,7 @@ def _shed(layout: Layout, measure: _Measure, surplus: list[tuple[int, int]]) -> 
         mine.sort(
             key=lambda key: (
                 key in layout.problem.pinned,
-                not (key in extra and layout.may_go(*key, worker)),
+                not (key in extra and layout.may_go(key[0], key[1], worker)),
                 key,
             )
         )

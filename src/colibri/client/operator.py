@@ -57,8 +57,9 @@ class Operator:
         request = pb.ScaleRequest(workers=workers, timeout_s=timeout_s)
         return self._change(self._stub.Scale, request, timeout_s)
 
-    def drain(self, worker: str, undo: bool, timeout_s: float) -> pb.ChangeProgress:
-        request = pb.DrainRequest(worker=worker, undo=undo, timeout_s=timeout_s)
+    def drain(self, worker: str, undo: bool, timeout_s: float, host: str = "") -> pb.ChangeProgress:
+        """host: in place of `worker`, which is empty then: all workers of that host."""
+        request = pb.DrainRequest(worker=worker, undo=undo, timeout_s=timeout_s, host=host)
         return self._change(self._stub.Drain, request, timeout_s)
 
     def move(self, layer: int, expert: int, to: str, from_worker: str, timeout_s: float) -> pb.ChangeProgress:

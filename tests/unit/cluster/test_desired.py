@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from colibri.cluster.commands import Drain
 from colibri.cluster.desired import Desired
 from colibri.cluster.holders import copies, held_by
+from colibri.cluster.planner.problem import Worker
 from colibri.errors import InvalidInput
 from colibri.placement import spread
 
@@ -97,3 +101,25 @@ def test_without_the_absent_only_their_experts_move() -> None:
 def test_what_cannot_be_is_refused_by_field(call, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InvalidInput, match=message):
         call(made())
+
+
+def test_a_host_is_drained_as_a_whole() -> None:
+    facts = {f"w{i}": Worker(f"w{i}", f"10.0.0.{i // 2}") for i in range(6)}
+    start = replace(Desired.of(spread(2, 8, tuple(facts), 2), 2), facts=facts)
+    out = start.drain_host("10.0.0.1")
+    assert (out.workers, out.drained) == (("w0", "w1", "w4", "w5"), ("w2", "w3"))
+    assert {name for experts in out.holders for names in experts for name in names} == set(out.workers)
+    assert Drain("", host="10.0.0.1").apply(start, frozenset(facts)) == out
+    assert out.undrain_host("10.0.0.1").workers == start.workers
+    with pytest.raises(
+        InvalidInput, match=r"host: expected one of 10\.0\.0\.0, 10\.0\.0\.2, got 10\.0\.0\.1"
+    ):
+        out.drain_host("10.0.0.1")
+    with pytest.raises(InvalidInput, match=r"host: expected one of 10\.0\.0\.1, got 10\.0\.0\.0"):
+        out.undrain_host("10.0.0.0")
+    with pytest.raises(
+        InvalidInput, match=r"host: expected one of several hosts with workers, got 10\.0\.0\.2"
+    ):
+        out.drain_host("10.0.0.0").drain_host("10.0.0.2")
+    with pytest.raises(InvalidInput, match="there is none"):
+        Desired.of(spread(2, 8, ("w0", "w1")), 1).drain_host("here")
