@@ -34,6 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         why, code = _spelled(error), 1
     except MemoryError as error:
         why, code = f"out of memory{f': {error}' if str(error) else ''}; {_MEMORY_ADVICE}", 1
+    except (ImportError, RuntimeError) as error:
+        if not str(error).endswith(_NO_ROOM):
+            raise
+        why, code = f"{error}; {_MEMORY_ADVICE}", 1
     try:
         standard_streams.finish_output(hurried=hurried)
     except OSError:
@@ -44,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+#: How the loader and Python's threads say that the process got no more memory, or no more threads.
+_NO_ROOM = ("failed to map segment from shared object", "Cannot allocate memory", "can't start new thread")
 _MEMORY_ADVICE = "a smaller model or --kv-tokens, or more memory (`ulimit -v`, the control group's limit)"
 
 
