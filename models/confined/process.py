@@ -149,7 +149,7 @@ class _Process:
         if reply is None:
             code = self._end(process)
             fault = _fault(code)
-            if fault is Fault.TIME:
+            if fault is Fault.TIME or code == -signal.SIGALRM:
                 expected, got = f"one that compiles within {self._limits.load_s:g} s", "no end"
                 raise CheckpointError.of(self._what, "", expected, got)
             if fault is Fault.MEMORY:
