@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import subprocess
@@ -78,7 +79,7 @@ CALLS = (
     ),
     Sized("Abort: an id of 1 MiB", _GENERATION + "Abort", lambda: gp.AbortRequest(request_id=_A)),
     Sized(
-        "Forward: 4 MiB",
+        "Forward: 2 MiB",
         _ROUTER + "Forward",
         lambda: rp.ForwardRequest(rows=4096, hidden=128, data=bytes(_MIB * 2)),
     ),
@@ -238,8 +239,8 @@ def _attack(target: str, call: Sized, codes: Counter[str]) -> None:
         with grpc.insecure_channel(target, options=channel_options()) as channel:
             try:
                 if call.method == _GEN:
-                    for _reply in channel.unary_stream(call.method, None, None)(data, timeout=_WAIT_S):
-                        pass
+                    stream: Any = channel.unary_stream(call.method, None, None)
+                    collections.deque(stream(data, timeout=_WAIT_S), maxlen=0)
                 else:
                     channel.unary_unary(call.method, None, None)(data, timeout=_WAIT_S)
             except grpc.RpcError as error:
