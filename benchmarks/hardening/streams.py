@@ -178,10 +178,12 @@ def measure() -> Outcome:
             time.sleep(SETTLE_S)
             more_threads, more_memory = threads_of(pid) - threads, rss_of(pid) - memory
     before, after = _p99(quiet.seconds["answer"]), _p99(found.seconds["answer"])
-    health = max(found.seconds["health"] + found.seconds["watch"])
+    checks = found.seconds["health"] + found.seconds["watch"]
+    health = max(checks)
     return Outcome(
         f"{tried['opened']} streams tried; {len(found.failures)} of {len(found.seconds['answer'])} answers failed, p99 "
-        f"{after * 1000:.0f} ms, {after / before:.2f}x quiet; health at most {health * 1000:.0f} ms; {more_threads:+d} "
+        f"{after * 1000:.0f} ms, {after / before:.2f}x quiet; health at most {health * 1000:.0f} ms "
+        f"(p99 {_p99(checks) * 1000:.0f} ms); {more_threads:+d} "
         f"threads, {more_memory / 2**20:+.1f} MiB",
         not found.failures
         and after <= 2 * before
