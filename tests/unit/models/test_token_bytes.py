@@ -53,7 +53,7 @@ def ids_of(tokenizer: Tokenizer, raw: bytes) -> list[int]:
     """A token for each byte."""
     known = tokenizer.token_bytes
     assert known is not None
-    by_byte = {}
+    by_byte: dict[bytes, int] = {}
     for token in range(3, 259):
         by_byte.setdefault(known.of_token(token), token)
     return [by_byte[bytes([byte])] for byte in raw]
@@ -153,7 +153,7 @@ def test_long_runs_are_decoded_alike(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize(
     "decoder", [None, decoders.Metaspace(), decoders.WordPiece(), decoders.CTC(), decoders.BPEDecoder()]
 )
-def test_other_decoders_are_the_librarys(decoder: object) -> None:
+def test_other_decoders_are_the_librarys(decoder: decoders.Decoder | None) -> None:
     inner = tokenizers.Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
     if decoder is not None:
         inner.decoder = decoder
