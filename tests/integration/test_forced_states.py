@@ -112,7 +112,7 @@ def test_what_cannot_be_put_right_is_started_anew(tiny_mixtral: Path, expected: 
     ):
         found = endpoint(deployment, "w1")
         fault = faults_pb2.Fault(kind=faults_pb2.Fault.KIND_REFUSE_LOAD, probability=1.0, most=100)
-        with found.security.open(found.target, ()) as channel:
+        with found.security.open(found.target, []) as channel:
             stub: faults_pb2_grpc.FaultsStub = faults_pb2_grpc.FaultsStub(channel)
             stub.SetFaults(faults_pb2.SetFaultsRequest(faults=[fault]), timeout=5)
         retire_experts(found, 0, EVERYTHING[:5], 5.0)

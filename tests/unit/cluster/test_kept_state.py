@@ -104,7 +104,7 @@ def test_the_command_line_counts_where_it_has_changed() -> None:
 
 
 def test_another_models_state_is_set_aside(tmp_path: Path) -> None:
-    store, lines = FileStore(tmp_path / "s.json"), []
+    store, lines = FileStore(tmp_path / "s.json"), list[str]()
     store.save(as_text(kept_of(desired(), ASKED)))
     assert recall(store, ASKED, (2, 8), False, lines.append) is None
     assert "holders: expected 2 layers of 8 experts, got 2 of 4" in lines[0]
@@ -124,7 +124,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 def test_a_place_that_takes_nothing_is_told_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    store, lines = FileStore(tmp_path / "file" / "s.json"), []
+    store, lines = FileStore(tmp_path / "file" / "s.json"), list[str]()
     with pytest.raises(ConfigError, match="--state: expected a file that can be written"):
         store.save("x")
     keeper = DesiredKeeper(store, ASKED, lines.append)
