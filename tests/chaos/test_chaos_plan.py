@@ -46,6 +46,18 @@ def test_the_ci_plan(tiny_mixtral: Path) -> None:
     assert draw(result, verdict, "ci").startswith("<svg")
 
 
+def test_the_mtls_plan(tiny_mixtral: Path) -> None:
+    result, verdict = run_plan(on_tiny(read_plan(PLAN.with_name("mtls.yaml")), tiny_mixtral), tell=print)
+    print("\n".join(lines(result, verdict)))
+
+    assert verdict.reasons == ()
+    assert (verdict.failed, verdict.wrong) == (0, ())
+    assert verdict.completed > 5
+    assert result.events[Action.KILL] == 2
+    assert result.reused == ()
+    assert sum(result.injected.values()) > 0
+
+
 def test_the_command_tells_that_limits_did_not_hold(tiny_mixtral: Path, tmp_path: Path) -> None:
     plan = {
         "seed": 3,

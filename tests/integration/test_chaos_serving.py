@@ -31,9 +31,15 @@ def test_one_that_is_too_slow(tiny_mixtral: Path) -> None:
         pass
 
 
+def known_by(folder: Path) -> list[str]:
+    return [f"--worker-secret-file={folder / 'secret'}"]
+
+
 def test_its_workers_take_faults_and_count_them(tiny_mixtral: Path, tmp_path: Path) -> None:
     slow = EventSpec(Action.SLOW, at_s=(0.0,), for_s=1.0, delay_s=0.001)
-    command = serve_command(tiny_mixtral, ServeSpec(str(tiny_mixtral), 2, 2), (), tmp_path / "secret")
+    command = serve_command(
+        tiny_mixtral, ServeSpec(str(tiny_mixtral), 2, 2), (), [f"--worker-secret-file={tmp_path / 'secret'}"]
+    )
     with serving(command) as server, Operator(server.target) as operator:
         status = operator.status(experts=True)
         assert whats_missing(status) == ""
@@ -53,7 +59,9 @@ def test_its_workers_take_faults_and_count_them(tiny_mixtral: Path, tmp_path: Pa
 
 
 def test_workers_without_the_flag_take_none(tiny_mixtral: Path, tmp_path: Path) -> None:
-    command = serve_command(tiny_mixtral, ServeSpec(str(tiny_mixtral), 1, 1), (), tmp_path / "secret")
+    command = serve_command(
+        tiny_mixtral, ServeSpec(str(tiny_mixtral), 1, 1), (), [f"--worker-secret-file={tmp_path / 'secret'}"]
+    )
     command.remove("--allow-faults")
     event = EventSpec(Action.FULL_QUEUE, at_s=(0.0,), for_s=1.0)
     with serving(command) as server, Operator(server.target) as operator:

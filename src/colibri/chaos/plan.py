@@ -96,12 +96,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class ServeSpec:
-    """The server that the tool starts. model: a folder, or "demo"; options: further ones of `colibri serve`."""
+    """The server that the tool starts. model: a folder, or "demo"; options: further ones of `colibri serve`.
+    mtls: the server, its workers and the users speak mutual TLS, with a CA of the run's own."""
 
     model: str
     workers: int = 4
     replicas: int = 2
     options: tuple[str, ...] = ()
+    mtls: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,7 @@ def _serve(data: object, path: str) -> ServeSpec:
         "model": _text,
         "workers": _whole(1, 256),
         "replicas": _whole(1, 256),
+        "mtls": _switch,
         "options": _texts,
     }
     spec = ServeSpec(**_section(data, path, readers, needed=("model",)))
@@ -288,6 +289,12 @@ def _times(data: object, path: str) -> tuple[float, ...]:
     if not values:
         raise ConfigError(path, "a time or several", "none")
     return tuple(sorted(parse_seconds(value, path) for value in values))
+
+
+def _switch(data: object, path: str) -> bool:
+    if not isinstance(data, bool):
+        raise ConfigError(path, "true or false", repr(data))
+    return data
 
 
 def _whole(low: int, high: int) -> Reader:

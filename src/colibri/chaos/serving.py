@@ -28,9 +28,10 @@ class Serving:
 
 
 def serve_command(
-    model: Path, spec: ServeSpec, places: Sequence[Place] = (), secret_file: Path | None = None
+    model: Path, spec: ServeSpec, places: Sequence[Place] = (), known_by: Sequence[str] = ()
 ) -> list[str]:
-    """places: namespaces of workers, where they have any; secret_file: keeps the secret that its workers demand."""
+    """places: namespaces of workers, where they have any; known_by: options that say how callers of workers are
+    known."""
     netns = [f"--worker-netns={place.worker}={place.namespace},{place.address}" for place in places]
     return [
         sys.executable,
@@ -47,7 +48,7 @@ def serve_command(
         "--allow-faults",
         "--share-cpus",  # what a plan asks for is not bounded by this machine's cores
         *netns,
-        *([] if secret_file is None else [f"--worker-secret-file={secret_file}"]),
+        *known_by,
         *spec.options,
     ]
 

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from colibri.chaos.certificates import make_certificates
 from colibri.chaos.network.build import open_network
 from colibri.chaos.network.layout import Place
 from colibri.chaos.operator import Operator
@@ -50,6 +51,7 @@ def run_plan(
     if spec is None:
         raise ConfigError("serve.model", "the checkpoint that is served, to know its answers", "none")
     folder = model_folder(spec.model)
+    workers = ChannelSecurity(secret=secret)
     with contextlib.ExitStack() as stack:
         network, pid, places = None, None, list[Place]()
         if target is None:
@@ -60,11 +62,19 @@ def run_plan(
                 network = stack.enter_context(open_network(names, quality, shaped=shaped))
                 places = list(network.layout.places)
             tell(f"starting a server with {spec.workers} workers, {spec.replicas} holders of each expert")
-            kept = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="colibri-chaos-"))) / "secret"
-            command = serve_command(folder, spec, places, kept)
-            server = stack.enter_context(serving(command, log=server_log))
-            target, pid, security = server.target, server.pid, PLAIN
-            secret = PlaneSecret.read(kept, "--worker-secret-file")
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="colibri-chaos-")))
+            kept = scratch / "secret"
+            made = make_certificates(scratch) if spec.mtls else None
+            how = (f"--worker-secret-file={kept}",) if made is None else made.options
+            server = stack.enter_context(serving(serve_command(folder, spec, places, how), log=server_log))
+            target, pid = server.target, server.pid
+            if made is None:
+                security, workers = (
+                    PLAIN,
+                    ChannelSecurity(secret=PlaneSecret.read(kept, "--worker-secret-file")),
+                )
+            else:
+                security, workers = made.server, made.workers
         with Client(target, security=security) as client:
             model = client.model_info()
         workload = workload_of(plan.load, model, plan.seed)
@@ -81,7 +91,6 @@ def run_plan(
         def heard(moment: Moment) -> None:
             tell(moment.line())
 
-        workers = ChannelSecurity(secret=secret)
         result = ChaosRun(
             plan, operator, load, network, coordinator_pid=pid, workers=workers, heard=heard
         ).run()
