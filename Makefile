@@ -32,6 +32,9 @@ help:
 	@echo 'make peers            install what `make reach` compares with (torch, transformers, llama.cpp, vLLM)'
 	@echo 'make clean            remove what make made (not the models in ~/.cache/colibri)'
 
+# Each process that a command starts would compile the whole of Colibri anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 preflight:
 	@.ci/preflight >/dev/null
 
