@@ -239,11 +239,12 @@ def test_cpus_that_a_stranger_never_lets_go(tiny_mixtral: Path, tmp_path: Path, 
                 assert worker.process.poll() is None
         # What is no file of locks is told, too.
         claims.unlink()
-        for make in (
+        makers: tuple[Callable[[], object], ...] = (
             lambda: os.mkfifo(claims, 0o666),
             claims.mkdir,
             lambda: claims.symlink_to("/etc/passwd"),
-        ):
+        )
+        for make in makers:
             make()
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
             assert done.returncode == 1

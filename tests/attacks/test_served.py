@@ -239,7 +239,7 @@ def test_names_that_write_logs(server: Live, tries: Tries) -> None:
             reply = server.call(method, make(text))
             assert reply.message.isprintable(), reply.message
             count += 1
-    with grpc.insecure_channel(server.worker_targets[0]) as channel:
+    with server.worker_channel() as channel:
         for text in INJECTIONS:
             with contextlib.suppress(grpc.RpcError):
                 expert_pb2_grpc.ExpertStub(channel).Handshake(

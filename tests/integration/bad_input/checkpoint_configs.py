@@ -163,7 +163,7 @@ CONFIGS = (
         lambda folder: (folder / "config.json").write_text(
             (folder / "config.json").read_text().replace("1e-05", "1e999")
         ),
-        wrong("config.json", "rms_norm_eps", "a finite number above 0", "inf"),
+        wrong(CONFIG, "", "a JSON object", "none: 1e999 is beyond any float"),
     ),
     _field("theta-negative", "rope_theta", -1.0, "a finite number above 0"),
     _field(

@@ -11,6 +11,8 @@ from typing import Any
 import grpc
 
 from colibri.errors import Code
+from colibri.security.channel import ChannelSecurity
+from colibri.security.plane_secret import PlaneSecret
 from colibri.transport.grpc_stream import EXCHANGE_METHOD
 from colibri.transport.options import channel_options
 from colibri.v1 import expert_pb2, expert_pb2_grpc, generation_pb2, generation_pb2_grpc
@@ -19,6 +21,7 @@ from tests.integration.bad_input.folders import good
 from tests.support.clusters import answer, deployed, is_alive
 from tests.support.serving import Serving, serving
 
+SECRET = "secret"
 #: Prompt of the good request.
 PROMPT = (5, 9, 299, 42, 42, 7, 199, 23, 11)
 #: Bound of every single call.
@@ -48,7 +51,13 @@ class Live:
         self.channel = grpc.insecure_channel(serve.target, options=channel_options(MAX_CLIENT_BYTES))
         self.stub: generation_pb2_grpc.GenerationStub = generation_pb2_grpc.GenerationStub(self.channel)
         self.workers = serve.workers()
+        self._secret = PlaneSecret.read(folder / SECRET, "--worker-secret-file")
         self.worker_targets = sorted(f"unix:{path}" for path in folder.glob("colibri-run-*/*.sock"))
+
+    def worker_channel(self) -> grpc.Channel:
+        """To the first worker, with the deployment's secret: what comes of a caller who has it must do no harm."""
+        security = ChannelSecurity(secret=self._secret)
+        return security.open(self.worker_targets[0], channel_options(MAX_CLIENT_BYTES))
 
     def good_request(self) -> generation_pb2.GenerateRequest:
         request = generation_pb2.GenerateRequest()
@@ -140,7 +149,14 @@ def live(folder: Path, *options: str) -> Iterator[Live]:
         expected = answer(oracle, PROMPT, max_tokens=12).receipts
     with (
         serving(
-            model, folder, "--workers=2", "--link=grpc", "--kv-tokens=8192", "--rebalance=off", *options
+            model,
+            folder,
+            "--workers=2",
+            "--link=grpc",
+            "--kv-tokens=8192",
+            "--rebalance=off",
+            f"--worker-secret-file={folder / SECRET}",
+            *options,
         ) as serve,
         contextlib.closing(Live(serve, folder, model, expected)) as found,
     ):

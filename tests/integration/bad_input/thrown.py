@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import grpc
 
 from colibri.models.checkpoint import Checkpoint
-from colibri.transport.options import channel_options
 from colibri.wire.limits import FrameLimits
 from tests.integration.bad_input.frames import CASES as FRAMES
 from tests.integration.bad_input.frames import FrameCase
-from tests.integration.bad_input.live import MAX_CLIENT_BYTES, WAIT_S, Live, status_of
+from tests.integration.bad_input.live import WAIT_S, Live, status_of
 from tests.integration.bad_input.requests import GENERATION, ROUTER, CallCase, workers_control
 from tests.support.worker_client import limits_of
 
@@ -30,7 +29,7 @@ class Targets:
 
 @contextmanager
 def targets(live: Live) -> Iterator[Targets]:
-    with grpc.insecure_channel(live.worker_targets[0], options=channel_options(MAX_CLIENT_BYTES)) as channel:
+    with live.worker_channel() as channel:
         numerics = status_of(channel).expert_numerics_id
         control = workers_control(Checkpoint.open(live.model).model_hash(), numerics)
         yield Targets(live, channel, limits_of(live.model, "bf16"), control)
