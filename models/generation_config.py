@@ -95,9 +95,10 @@ def parse_generation_config(raw: Mapping[str, Any], config: MixtralConfig) -> Ge
         temperature = _number("temperature", taken("temperature"), 1.0, 0.0, MAX_TEMPERATURE)
         if temperature != 0:
             _number("temperature", temperature, 1.0, MIN_TEMPERATURE, MAX_TEMPERATURE)
-        top_p = _number("top_p", taken("top_p"), 1.0, 0.0, 1.0)
+        stated = taken("top_p")
+        top_p = _number("top_p", stated, 1.0, 0.0, 1.0)
         if fp32(top_p) == 0:
-            raise wrong("top_p", "a number above 0, at most 1", top_p, GENERATION_NAME)
+            raise wrong("top_p", "a number above 0, at most 1", stated, GENERATION_NAME)
         top_k = _count("top_k", taken("top_k"), 0) or 0
         min_p = _number("min_p", taken("min_p"), 0.0, 0.0, 1.0)
     eos = token_ids(taken("eos_token_id", "eos"), "eos_token_id", config.vocab, GENERATION_NAME)
