@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,34 +23,28 @@ from colibri.cli.compute_mode import choose_mode
 from colibri.cli.deployment import Deployment
 from colibri.cli.devices import Asked, Machine, check_int4, settle_devices, worker_kinds
 from colibri.cli.launchers import gpu_workers, make_launcher
-from colibri.cli.mix import Mix, attached_mix, mix_of
+from colibri.cli.mix import mix_of
+from colibri.cli.parts import connect_workers, gate_precision, machine_places, open_backend, threads_of
 from colibri.cli.phases import Phases
 from colibri.cli.pinning_options import CPU, PinningOptions, use_claims
-from colibri.cli.places import Places
 from colibri.cli.progress import Loading
 from colibri.cli.start import start_of
 from colibri.cli.terminal import say
-from colibri.cluster.attached import AttachedWorkers, AttachOptions
 from colibri.cluster.child import ANYWHERE
-from colibri.cluster.cluster_status import StatusSources
-from colibri.cluster.contents import Contents
 from colibri.cluster.desired import Desired
 from colibri.cluster.launch import LaunchOptions, start_timeout_s
 from colibri.cluster.manager import PlacementManager
-from colibri.cluster.pinning_plan import PinningPlan
 from colibri.cluster.ray.options import Seating
 from colibri.cluster.rebalancer import Rebalancer
 from colibri.cluster.reconcile import ManagerOptions
-from colibri.cluster.topology import Topology, discover
+from colibri.cluster.topology import discover
 from colibri.coordinator.decoder import DecoderStack
 from colibri.coordinator.decoder_weights import DecoderWeights
 from colibri.coordinator.engine import Engine, EngineOptions
 from colibri.errors import ConfigError
-from colibri.expert_service.cpu_claims import host_claims
 from colibri.expert_service.execute import run_units
 from colibri.expert_service.store import WeightStore
-from colibri.kernels.api import Backend, ComputeMode, GatePrecision
-from colibri.kernels.factory import make_backend
+from colibri.kernels.api import Backend, ComputeMode
 from colibri.models.model import (
     Model,
     confirm_texts,
@@ -65,17 +59,12 @@ from colibri.models.model import (
 from colibri.models.text_names import TOKENIZER_NAME
 from colibri.models.tokenizer import Tokenizer
 from colibri.numerics import EngineNumerics
-from colibri.placement import Directory, Membership, Placement, spread
+from colibri.placement import Directory, Membership, spread
 from colibri.router_service.executor import LocalExecutor, RunUnits
-from colibri.router_service.handshake import RouterIdentity
-from colibri.router_service.policy import FailoverPolicy
 from colibri.router_service.remote import RemoteExecutor
 from colibri.router_service.router import MoeRouter
-from colibri.security.channel import PLAIN, ChannelSecurity
 from colibri.security.plane_secret import PlaneSecret
-from colibri.transport.address import parse_address
 from colibri.transport.link import LinkKind
-from colibri.wire.limits import FrameLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +124,14 @@ def assemble(
     tokenizer = Tokenizer.load(model.folder, config) if (model.folder / TOKENIZER_NAME).exists() else None
     confirm_texts(model)
     mode = choose_mode(model, options.compute_mode, log)
-    precision = _precision(options.router_precision, options.backend)
+    precision = gate_precision(options.router_precision, options.backend)
     if options.replicas > max(workers, 1):
         raise ConfigError("--replicas", f"at most {workers} (the number of workers)", options.replicas)
     int4_on = options.cluster.gpu.get("int4_on")
     check_int4(int4_on, settled.devices, formats(model, mode)[0].name)
     # On other hosts the workers settle their own places.
     pinning = settled if ray is None else PinningOptions()
-    places = _places(options.backend, options.threads, pinning, log, topology)
+    places = machine_places(options.backend, options.threads, pinning, log, topology)
     cluster = options.cluster
     shape = config.layers, config.experts
     start = start_of(
@@ -217,7 +206,7 @@ def assemble(
         # This process computes while the workers wait and the other way round: it shares their CPUs.
         undo.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
         os.sched_setaffinity(0, plan.coordinator_cpus)
-        backend = _open_backend(options.backend, plan)
+        backend = open_backend(options.backend, plan)
         undo.callback(backend.close)
         weights = DecoderWeights.load(
             model,
@@ -236,7 +225,7 @@ def assemble(
             phases.mark("experts loaded")
         else:
             launcher.wait_serving()
-            executor = _connect(
+            executor = connect_workers(
                 model,
                 mode,
                 mix,
@@ -285,149 +274,11 @@ def assemble(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RouterParts:
-    """What `colibri router` serves."""
-
-    router: MoeRouter
-    model_hash: str
-    expert_numerics_id: str
-    status: StatusSources
-
-    @property
-    def workers(self) -> tuple[str, ...]:
-        return self.status.membership().placement.workers
-
-
-def assemble_router(
-    place: Path | str,
-    targets: Sequence[str],
-    compute_mode: str | None,
-    backend_name: str,
-    threads: int | None,
-    find_timeout_s: float,
-    link: LinkKind,
-    loading: Loading,
-    undo: contextlib.ExitStack,
-    log: Callable[[str], None] = say,
-    *,
-    security: ChannelSecurity = PLAIN,
-    router_precision: str = "fp32",
-    experts_on: str | None = None,
-    mixed_numerics: bool = False,
-) -> RouterParts:
-    """A router over workers that run already, reached as `security` says; `undo` ends what was started here, but not
-    them. experts_on: 'cuda/FAMILY' where GPUs of that family are the workers (None: this backend's kind);
-    mixed_numerics: they may be of several kinds, as they say themselves. Raises as `assemble`."""
-    model = for_use(open_model(place))
-    config = model.config
-    mode = choose_mode(model, compute_mode, log)
-    experts, _, family = (experts_on or backend_name).partition("/")
-    numerics = expert_numerics(model, experts, mode, family or "any")
-    precision = _precision(router_precision, backend_name)
-    plan = _places(backend_name, threads, PinningOptions(), log, discover()).first(0)
-    backend = _open_backend(backend_name, plan)
-    undo.callback(backend.close)
-    gates = load_gates(model, backend)
-    mixes = [Mix(numerics, numerics.id)]
-
-    def place_workers(ids: Mapping[str, str]) -> Placement:
-        """ids: as the workers that were found say them."""
-        if mixed_numerics:
-            mixes.append(attached_mix(numerics, ids, config.experts))
-        for line in mixes[-1].lines(list(ids)):
-            log(line)
-        return mixes[-1].spread(config.layers, config.experts, list(ids))
-
-    contents = Contents()
-    contents.believe(*noted_experts(model))
-    workers = AttachedWorkers(
-        [str(parse_address(target, "--expert")) for target in targets],
-        place_workers,
-        AttachOptions(find_timeout_s=find_timeout_s),
-        security=security,
-        contents=contents,
-        identities=lambda: mixes[-1].identities(model.model_hash(), model.pack_hash),
-        progress=lambda worker, done, total, nbytes: loading.update(f"worker {worker}", done, total),
-        log=log,
-    )
-    undo.callback(workers.close)
-    directory = workers.wait_serving()
-    executor = _connect(model, mode, mixes[-1], directory, "router", link, FailoverPolicy(), undo, log)
-    router = MoeRouter(backend, mode, gates, config.top_k, directory, executor, precision)
-    sources = StatusSources(
-        model=Path(model.origin).name,
-        expert_numerics_id=mixes[-1].numerics.id,
-        membership=directory.current,
-        workers=workers.status,
-        routing=executor.routing,
-        health=executor.workers,
-        loads=router.loads,
-    )
-    return RouterParts(router, model.model_hash(), mixes[-1].numerics.id, sources)
-
-
 def _seating(options: DeploymentOptions) -> Seating:
     """The same wishes, for the workers of each host of a cluster."""
     pinning = options.pinning
-    threads = _threads(options.backend, options.threads)
+    threads = threads_of(options.backend, options.threads)
     return Seating(pinning.numa_nodes, pinning.cpu_threads, threads, pinning.share)
-
-
-def _places(
-    backend: str, threads: int | None, options: PinningOptions, log: Callable[[str], None], topology: Topology
-) -> Places:
-    """Plans for any number of workers on the machine as this process may use it now. The reference backend has one
-    thread."""
-    return Places(topology, options, _threads(backend, threads), host_claims(os.environ), log)
-
-
-def _threads(backend: str, threads: int | None) -> int | None:
-    return 1 if backend == "reference" and threads is None else threads
-
-
-def _open_backend(name: str, plan: PinningPlan) -> Backend:
-    """This process's own backend. Raises ConfigError for what it cannot honour."""
-    cpus = plan.coordinator_cpus if name == "cpu" else None
-    try:
-        return make_backend(name, threads=plan.coordinator_threads, cpus=cpus)
-    except ValueError as error:
-        raise ConfigError("backend", "a backend, threads and isa that this machine has", error) from error
-
-
-def _precision(name: str, backend: str) -> GatePrecision:
-    """Raises ConfigError for one that the backend does not have."""
-    if backend == "cuda" and name != GatePrecision.FP32.value:
-        raise ConfigError("--router-precision", "fp32, the only one of the cuda backend", name)
-    return GatePrecision(name)
-
-
-def _connect(
-    model: Model,
-    mode: ComputeMode,
-    mix: Mix,
-    directory: Directory,
-    name: str,
-    link: LinkKind,
-    policy: FailoverPolicy,
-    undo: contextlib.ExitStack,
-    log: Callable[[str], None],
-) -> RemoteExecutor:
-    """Shakes hands with every worker of the directory. Raises the first refusal."""
-    config = model.config
-    limits = FrameLimits(config.layers, config.experts, config.top_k, config.hidden, mode.value)
-    identity = RouterIdentity(
-        name,
-        model.model_hash(),
-        mix.usual,
-        model.pack_hash,
-        others={} if mix.kinds is None else mix.kinds.workers,
-    )
-    executor = RemoteExecutor(identity, limits, directory, link=link, policy=policy, log=log)
-    undo.callback(executor.close)
-    for error in executor.connect().values():
-        raise error
-    return executor
 
 
 def _local_experts(model: Model, backend: Backend, mode: ComputeMode, loading: Loading) -> RunUnits:

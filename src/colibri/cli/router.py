@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     security = server_security(args)
-    from colibri.cli.assemble import assemble_router
+    from colibri.cli.assemble_router import assemble_router
     from colibri.cli.deployment import routed_otherwise
     from colibri.cli.listen import check_free
     from colibri.cli.progress import Loading

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colibri.cli.assemble import assemble_router
+from colibri.cli.assemble_router import assemble_router
 from colibri.cli.cluster_options import ClusterOptions
 from colibri.cli.deployment import Deployment
 from colibri.cli.devices import Machine
