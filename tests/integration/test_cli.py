@@ -21,6 +21,7 @@ from colibri.kernels.reference.floats import to_bf16
 from colibri.v1 import router_pb2, router_pb2_grpc
 from tests.conftest import TINY
 from tests.support.clusters import BACKEND, deployed, eventually, is_alive, kill
+from tests.support.serving import children_of, workers_among
 from tests.support.short import short
 
 Matrix = NDArray[np.float32]
@@ -133,13 +134,12 @@ def test_an_interrupt_leaves_no_worker(
         )
         assert process.stdout is not None
         assert process.stdout.read(2)
-        children = Path(f"/proc/{process.pid}/task").glob("*/children")
-        workers = [int(pid) for file in children for pid in file.read_text().split()]
-        assert len(workers) == 2
+        children = children_of(process.pid)
+        assert len(workers_among(children)) == 2
         process.send_signal(number)
         _, err = process.communicate(timeout=30)
         assert process.returncode == code, err
-        assert not any(is_alive(pid) for pid in workers)
+        assert not any(is_alive(pid) for pid in children)
     assert list(tmp_path.iterdir()) == []
 
 

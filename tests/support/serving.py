@@ -22,14 +22,21 @@ class Serving:
         self.process, self.err, self.target = process, err, target
 
     def workers(self) -> list[int]:
-        """Its expert workers; the server has other children, too."""
-        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        found = [int(pid) for file in children for pid in file.read_text().split()]
-        return sorted(pid for pid in found if b"\0expert\0" in _command(pid))
+        return sorted(workers_among(children_of(self.process.pid)))
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
         return self.process.wait(30)
+
+
+def children_of(pid: int) -> list[int]:
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in files for child in file.read_text().split()]
+
+
+def workers_among(pids: list[int]) -> list[int]:
+    """Expert workers; a deployment has other processes, too."""
+    return [pid for pid in pids if b"\0expert\0" in _command(pid)]
 
 
 def _command(pid: int) -> bytes:
