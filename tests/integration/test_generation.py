@@ -373,7 +373,6 @@ class TestEnds:
             slow_call(served.target) as call,
         ):
             wait_for("the slow reader's answer", lambda: idle(served.engine))
-            assert live_objects() > 0
             wait_for("the cut", lambda: live_objects() == 0)
             with pytest.raises(grpc.RpcError) as caught:
                 list(call)
