@@ -31,7 +31,8 @@ class Part:
 
 
 GCS = Part("GCS", "-x gcs_server")
-COORDINATOR = Part("coordinator", "-f 'colibri.cli.[m]ain serve'", again=3)
+#: Not its keeper, whose command line ends with the server's.
+COORDINATOR = Part("coordinator", "-f '^[^ ]+ -P -m colibri.cli.main [s]erve '", again=3)
 PARTS = (
     GCS,
     Part("raylet of the head", "-x raylet"),
