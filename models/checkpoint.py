@@ -118,7 +118,7 @@ class Checkpoint:
         raw = read_object(folder / "config.json")
         files = open_weights(folder)
         config = parse_config(raw, stored_dtype=_stored_dtype(files))
-        layout = detect_layout(files)
+        layout = detect_layout(files, folder)
         _check_tensors(folder, config, layout, files)
         return cls(folder, config, load_generation_defaults(folder, config), layout, files)
 

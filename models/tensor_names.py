@@ -49,13 +49,17 @@ class Part:
         return f"{self.tensor}[{self.first}:{self.first + self.size}]"
 
 
-def detect_layout(names: Collection[str]) -> ExpertLayout:
-    """The layout that tensor names of layer 0 show. Raises CheckpointError if there is neither."""
+def detect_layout(names: Collection[str], where: object) -> ExpertLayout:
+    """The layout that tensor names of layer 0 show.
+
+    where: the checkpoint's folder.
+    Raises CheckpointError if there is neither.
+    """
     for layout in ExpertLayout:
         if _expert_tensor(layout, 0, 0, "gate") in names:
             return layout
     known = "; ".join(layout.value for layout in ExpertLayout)
-    raise CheckpointError.of("experts of layer 0", "", f"tensors named as one of: {known}", "neither")
+    raise CheckpointError.of(where, "experts of layer 0", f"tensors named as one of: {known}", "neither")
 
 
 def layer_prefix(layer: int) -> str:

@@ -165,7 +165,7 @@ TENSORS = (
         "tensor-misnamed", "names of another family",
         f.header(_rename_experts),
         wrong(
-            "experts of layer 0", "",
+            MODEL, "experts of layer 0",
             "tensors named as one of: block_sparse_moe.experts.N.w1/w2/w3; mlp.experts.gate_up_proj/down_proj",
             "neither",
         ),
