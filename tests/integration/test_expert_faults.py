@@ -202,7 +202,7 @@ def test_higher_priority_runs_first_then_the_older_across_streams(config: Worker
         for link in (client.link, third, second.link, third, second.link, third):
             gate.open.release()
             answered.append(client.reply(link).header.correlation_id)
-            time.sleep(0.05)  # until it waits for the turn again
+            time.sleep(0.3)  # until it waits for the turn again
         assert answered == gate.order == [1, 4, 6, 3, 2, 5]
 
 
