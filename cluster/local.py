@@ -52,7 +52,7 @@ class Subprocesses:
     def open(self, names: tuple[str, ...]) -> None:
         self._folder = RunFolder(self._options.run_folder_parent)
         if self._options.transport == "unix":
-            self._folder.check_sockets()
+            self._folder.check_sockets(names)
 
     def begin(
         self,
@@ -95,4 +95,4 @@ class Subprocesses:
     def _socket(self, name: str, incarnation: int) -> Path:
         if self._folder is None:
             raise InvalidInput("launcher", "one that was started", "one that was not")
-        return self._folder.path / f"{name}.{incarnation}.sock"
+        return self._folder.socket(name, incarnation)

@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 from colibri.errors import ConfigError
@@ -18,8 +19,10 @@ from colibri.transport.address import MAX_UNIX_PATH
 
 _PREFIX = "colibri-run-"
 _LOCK = "owner.lock"
-#: Bytes that a socket's path has below the folder for temporary files, at most.
-SOCKET_TAIL = 48
+#: What mkdtemp puts behind the prefix.
+_DRAWN = 8
+#: A deployment that lives long gives many incarnations.
+_DIGITS = 5
 
 
 class RunFolder:
@@ -37,10 +40,13 @@ class RunFolder:
         self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def check_sockets(self) -> None:
-        """Raises ConfigError where paths of sockets in this folder would be too long for the system."""
+    def check_sockets(self, names: Collection[str]) -> None:
+        """Raises ConfigError where paths of sockets in this folder would be too long for the system.
+
+        names: of the workers.
+        """
         parent = self.path.parent
-        longest = MAX_UNIX_PATH - SOCKET_TAIL
+        longest = longest_parent(names)
         length = len(os.fsencode(parent))
         if length > longest:
             expected = (
@@ -48,12 +54,24 @@ class RunFolder:
             )
             raise ConfigError("TMPDIR", expected, f"{length} bytes: {parent}")
 
+    def socket(self, name: str, incarnation: int) -> Path:
+        return self.path / f"{name}.{incarnation}.sock"
+
     def close(self) -> None:
         """Removes the folder and all in it. May be called twice."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def longest_parent(names: Collection[str]) -> int:
+    """Bytes that the path of the folder for temporary files may have, so that sockets of workers fit below it.
+
+    names: of the workers.
+    """
+    name = max((len(os.fsencode(name)) for name in names), default=0)
+    return MAX_UNIX_PATH - len(f"/{_PREFIX}/..sock") - _DRAWN - name - _DIGITS
 
 
 def sweep(root: Path) -> None:

@@ -10,10 +10,9 @@ from tempfile import TemporaryFile
 from colibri.cli.checks.finding import Finding, fail, ok, warn
 from colibri.cli.checks.machine import Machine
 from colibri.cli.sizes import size
-from colibri.cluster.run_folder import SOCKET_TAIL
+from colibri.cluster.run_folder import longest_parent
 from colibri.models.demo_model import demo_model_path, is_ready
 from colibri.models.home import colibri_home
-from colibri.transport.address import MAX_UNIX_PATH
 
 AREA = "storage"
 _DEMO_BYTES = 3 << 29
@@ -29,13 +28,13 @@ def check(machine: Machine) -> Iterator[Finding]:
     else:
         yield ok(AREA, "demo model", "not made yet", "`make demo` or `colibri demo` makes it")
     yield from _writable(machine, "temporary files", machine.temp, _TEMP_BYTES, "TMPDIR")
-    length = len(os.fsencode(machine.temp)) + SOCKET_TAIL
-    if length > MAX_UNIX_PATH:
+    length, longest = len(os.fsencode(machine.temp)), longest_parent(["w99"])
+    if length > longest:
         yield fail(
             AREA,
             "socket paths",
             f"{length} bytes",
-            f"the system allows {MAX_UNIX_PATH}: workers could not listen below {machine.temp}",
+            f"at most {longest} leave room for sockets: workers could not listen below {machine.temp}",
             "export TMPDIR=/tmp (or --transport tcp)",
         )
 
