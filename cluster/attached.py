@@ -26,6 +26,9 @@ from colibri.v1 import expert_pb2
 #: Refusals of a load that asking again does not change: the worker holds another or a damaged model.
 _FINAL = (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION)
 
+_SAME_MODEL = "start it on the model that this router serves"
+_MIXED = "only with --mixed-numerics of the router do such workers serve together"
+
 
 @dataclass(frozen=True, slots=True)
 class AttachOptions:
@@ -199,8 +202,7 @@ class _Attached:
                 self._put_right(difference)
             return 0.0 if said.state else self._options.poll_s
         self._endpoint = replace(self._endpoint, incarnation=said.incarnation)
-        if self.loaded.is_set():  # before, the first handshake tells it
-            self._check(compare(self._wanted(), said, held=False))
+        self._check(compare(self._wanted(), said, held=False))
         self._join(said)
         return 0.0
 
@@ -250,8 +252,8 @@ class _Attached:
 
     def _check(self, difference: Difference) -> None:
         if difference.other:
-            text = f"{difference.text}: start it on the model that this router serves"
-            raise NumericsMismatch(text, peer=self.name)
+            advice = _MIXED if "expert_numerics_id" in difference.text else _SAME_MODEL
+            raise NumericsMismatch(f"{difference.text}: {advice}", peer=self.name)
 
     def _load(self, experts: Sequence[tuple[int, int]], epoch: int) -> None:
         load_experts(
@@ -289,10 +291,11 @@ class _Attached:
         self._seen = 0
         self._note(state=WorkerState.WAITING, reason=error.message, last_error=error.message)
         if error.code in _FINAL and not error.retryable and not self.loaded.is_set():
-            self.refusal = ColibriError(f"worker {self.name}: {error.message}", peer=self.name)
+            kind = NumericsMismatch if isinstance(error, NumericsMismatch) else ColibriError
+            self.refusal = kind(f"worker {self.name}: {error.message}", peer=self.name)
             self.refusal.code = error.code
-            self.loaded.set()
-        if self._told != error.message:
+            self.loaded.set()  # who waits for it raises the refusal
+        elif self._told != error.message:
             self._told = error.message
             self._log(f"worker {self.name} at {self._endpoint.target} is out: {error.message}")
 

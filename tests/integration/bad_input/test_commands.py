@@ -80,15 +80,15 @@ def router_says(model: Path, target: str, refusal: Refusal, *options: str) -> st
 def test_another_models_worker(model: Path, tmp_path: Path) -> None:
     other = random_mixtral(tmp_path / "other", replace(PARAMS, seed=99))
     with expert(other, f"unix:{tmp_path}/w.sock", "--name=stranger") as (_, target):
-        text = f"model_hash: router 'router' has '{ANY}', worker stranger has '{ANY}'"
+        text = f"worker stranger: model_hash: expected {ANY}, got {ANY}: start it on the model that this router serves"
         assert router_says(model, target, said(Code.FAILED_PRECONDITION, text)) == ""
 
 
 def test_a_worker_of_another_numerics_id(model: Path, tmp_path: Path) -> None:
     with expert(model, f"unix:{tmp_path}/w.sock", "--compute-mode=fp32") as (_, target):
         text = (
-            f"expert_numerics_id: router 'router' has '{ANY}', worker w0 has '{ANY}'; only with "
-            "--mixed-numerics of the router do such workers serve together"
+            f"worker w0: expert_numerics_id: expected {ANY}, got {ANY}: only with --mixed-numerics of the router "
+            "do such workers serve together"
         )
         assert router_says(model, target, said(Code.FAILED_PRECONDITION, text)) == ""
 
@@ -96,5 +96,7 @@ def test_a_worker_of_another_numerics_id(model: Path, tmp_path: Path) -> None:
 def test_a_smaller_model_at_the_same_address(model: Path, tmp_path: Path) -> None:
     other = random_mixtral(tmp_path / "other", replace(PARAMS, experts=2))
     with expert(other, f"unix:{tmp_path}/w.sock") as (_, target):
-        said_by_worker = invalid("worker w0: experts", "at most 4, as many as the model has", "8")
-        assert router_says(model, target, said_by_worker) == ""
+        text = (
+            f"worker w0: model_hash: expected {ANY}, got {ANY}: start it on the model that this router serves"
+        )
+        assert router_says(model, target, said(Code.FAILED_PRECONDITION, text)) == ""

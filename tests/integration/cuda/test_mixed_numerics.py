@@ -245,7 +245,7 @@ def test_a_router_over_workers_of_two_kinds(tmp_path: Path) -> None:
         ):
             router(undo, targets, mix=False)
         for kind in ("cpu", "cuda"):
-            assert f"'{kind}/bf16/w=bf16/wire=bf16/" in str(caught.value)
+            assert f" {kind}/bf16/w=bf16/wire=bf16/" in str(caught.value)
         with (
             ExitStack() as undo,
             pytest.raises(
