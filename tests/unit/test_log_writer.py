@@ -120,3 +120,32 @@ def test_a_disk_that_has_room_again(tmp_path: Path) -> None:
             assert "No space left on device" in text
     except PermissionError as error:
         pytest.skip(str(error))
+
+
+def no_thread(self: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_without_a_thread_the_last_lines_are_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    with (tmp_path / "log").open("wb") as file:
+        writer = LogWriter(file.fileno())
+        for number in range(1000):
+            writer.put(f"line {number}{' ' * 10}\n".encode())
+        writer.put(b"x" * 100_000 + b"\n")
+        assert writer.flush(WAIT_S)
+    text = (tmp_path / "log").read_text()
+    assert text.count("\n") == 1001
+    assert text.endswith("x" * 100_000 + "\n")
+
+
+def test_without_a_thread_a_full_pipe_is_waited_for_no_longer_than_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    with contextlib.closing(FullPipe()) as pipe:
+        writer = LogWriter(pipe.end)
+        writer.put(b"line 1\n")
+        assert not writer.flush(0.2)
