@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -44,10 +46,29 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # A shell that runs the tests in its background has them ignore SIGINT, and so would every process that they interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+_FOLDER = pytest.StashKey[str]()
 #: How long threads and processes may take to end after a module's last test.
 _SETTLE_S = 10.0
 #: Threads of fsspec, which serve all that is read over HTTP.
 _FSSPECS = ("fsspecIO", "asyncio_")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Folders for tests with short names: sockets lie in them, and a socket's path has at most 107 bytes."""
+    if config.option.basetemp is None and not hasattr(config, "workerinput"):
+        config.option.basetemp = config.stash[_FOLDER] = tempfile.mkdtemp(prefix="ct-")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if exitstatus != pytest.ExitCode.OK:
+        session.config.stash[_FOLDER] = ""  # what failed may be looked at
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    folder = config.stash.get(_FOLDER, "")
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)
