@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from colibri.cluster.file_lock import is_locked
 from colibri.cluster.pinning_plan import Wanted, WorkerPlace, plan_pinning
 from colibri.cluster.ray.options import Seating
 from colibri.cluster.ray.record import WorkerRecord, read_record
@@ -80,7 +81,7 @@ def sitting(seats: int, folder: Path) -> list[WorkerRecord]:
     found = []
     for index in range(seats):
         record = read_record(_record(folder, index))
-        if record is not None and _is_held(folder / f"seat-{index}"):
+        if record is not None and is_locked(folder / f"seat-{index}"):
             found.append(record)
     return found
 
@@ -97,20 +98,6 @@ def log_of(name: str, folder: Path) -> Path:
 
 def _record(folder: Path, index: int) -> Path:
     return folder / f"seat-{index}.json"
-
-
-def _is_held(lock: Path) -> bool:
-    try:
-        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
 
 
 def seat_places(topology: Topology, seats: int, seating: Seating, *, gpus: bool) -> tuple[WorkerPlace, ...]:

@@ -7,6 +7,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from colibri.cluster.file_lock import is_locked
 from colibri.cluster.ray.record import read_fields, write_whole
 
 #: In the log's line about the end of a life.
@@ -49,17 +50,7 @@ class ServerFiles:
         return True
 
     def is_kept(self) -> bool:
-        try:
-            fd = os.open(self._lock, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(fd)
-        return False
+        return is_locked(self._lock)
 
     def write(self, state: ServerState) -> None:
         write_whole(self._state, asdict(state))

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
+from colibri.kernels.api import ComputeMode
+from colibri.kernels.reference import ReferenceBackend
+from tests.support.pki import Pki
+from tests.support.tiny_engine import TinyModel, make_tiny
 from tests.support.tries import PREFIX, Tries, total
 
 #: Bound of a long form, seconds.
@@ -44,3 +49,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, count in sorted(sums.items()):
             terminalreporter.write_line(f"{count:8,}  {name}")
         terminalreporter.write_line(f"{sums.total():8,}  together")
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    return Pki.make(tmp_path_factory.mktemp("pki") / "certs")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyModel]:
+    folder = make_tiny(tmp_path_factory.mktemp("tiny") / "model")
+    opened = TinyModel.open(folder, ReferenceBackend(), ComputeMode.BF16)
+    yield opened
+    opened.tokenizer.close()

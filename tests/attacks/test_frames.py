@@ -17,23 +17,11 @@ from colibri.transport.grpc_stream import EXCHANGE_METHOD
 from colibri.v1 import expert_pb2
 from colibri.wire.frame import read_frame, write_frame
 from colibri.wire.header import FIELDS, LIST_FIELDS, Header
-from tests.support.frames import forward
+from tests.support.frames import U64_FIELDS, forward
 from tests.support.tries import Tries
 from tests.support.worker_client import WAIT_S, WorkerClient, WorkerProcess, limits_of, worker_process
 
 MAX_U32, MAX_U64 = (1 << 32) - 1, (1 << 64) - 1
-WIDE = frozenset(
-    (
-        "correlation_id",
-        "total_bytes",
-        "epoch",
-        "incarnation",
-        "remaining_us",
-        "retry_after_us",
-        "queue_us",
-        "compute_us",
-    )
-)
 ENUMS = frozenset(("kind", "compute_mode", "wire_dtype", "retry"))
 ROUNDS, LONG_ROUNDS = 2, 60
 
@@ -98,7 +86,7 @@ def wrong_values(name: str, header: Header, draw: random.Random) -> list[object]
         return ["x" * 100_000, "\x1b[2J\n"]
     if name == "last_chunk":
         return [False]
-    top = MAX_U64 if name in WIDE else (1 << 31) - 1 if name in ENUMS else MAX_U32
+    top = MAX_U64 if name in U64_FIELDS else (1 << 31) - 1 if name in ENUMS else MAX_U32
     around = [value + 1, max(0, value - 1), 0]
     return [*around, top, top - 1, top // 2 + 1, (1 << 24) + 1, draw.randrange(top)]
 

@@ -16,8 +16,6 @@ from pathlib import Path
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from colibri.kernels.api import ComputeMode
-from colibri.kernels.reference import ReferenceBackend
 from colibri.rpc.server import build_server
 from colibri.security.channel import PLAIN, ChannelSecurity
 from colibri.transport.options import channel_options, server_options
@@ -26,7 +24,7 @@ from tests.support.attacked import OPTIONS, WAIT_S
 from tests.support.pki import Pki, new_token
 from tests.support.raw_http2 import RawHttp2
 from tests.support.served import Served, serve
-from tests.support.tiny_engine import TinyModel, make_tiny
+from tests.support.tiny_engine import TinyModel
 from tests.support.tries import Tries
 
 GENERATE, CHECK = "/colibri.v1.Generation/Generate", "/grpc.health.v1.Health/Check"
@@ -53,19 +51,6 @@ class Victim:
         with shown.open(self.served.target, channel_options()) as channel:
             health = health_pb2_grpc.HealthStub(channel)
             assert health.Check(health_pb2.HealthCheckRequest(), timeout=WAIT_S).status == 1
-
-
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    return Pki.make(tmp_path_factory.mktemp("pki") / "certs")
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyModel]:
-    folder = make_tiny(tmp_path_factory.mktemp("tiny") / "model")
-    opened = TinyModel.open(folder, ReferenceBackend(), ComputeMode.BF16)
-    yield opened
-    opened.tokenizer.close()
 
 
 @pytest.fixture(scope="module", params=["plain", "tls"])

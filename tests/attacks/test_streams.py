@@ -13,8 +13,6 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from colibri.kernels.api import ComputeMode
-from colibri.kernels.reference import ReferenceBackend
 from colibri.rpc.places import Bounds
 from colibri.rpc.server import build_server
 from colibri.transport.options import channel_options
@@ -23,7 +21,7 @@ from tests.support.attacked import OPTIONS, PORTS, WAIT_S, Port, port
 from tests.support.pki import Pki
 from tests.support.raw_http2 import RawHttp2
 from tests.support.served import serve
-from tests.support.tiny_engine import TinyModel, make_tiny
+from tests.support.tiny_engine import TinyModel
 from tests.support.tries import Tries
 
 #: UNAUTHENTICATED, PERMISSION_DENIED.
@@ -31,19 +29,6 @@ REFUSED = {16, 7}
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 SHORT = Bounds(message_s=1.0, reader_s=1.0, late_s=0.5)
-
-
-@pytest.fixture(scope="module")
-def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    return Pki.make(tmp_path_factory.mktemp("pki") / "certs")
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyModel]:
-    folder = make_tiny(tmp_path_factory.mktemp("tiny") / "model")
-    opened = TinyModel.open(folder, ReferenceBackend(), ComputeMode.BF16)
-    yield opened
-    opened.tokenizer.close()
 
 
 @pytest.fixture(params=PORTS)

@@ -25,22 +25,24 @@ def f32(*values: float) -> Any:
     return np.array(values, np.float32)
 
 
+#: Fields of a header that have 64 bits.
+U64_FIELDS = (
+    "correlation_id",
+    "total_bytes",
+    "epoch",
+    "incarnation",
+    "remaining_us",
+    "retry_after_us",
+    "queue_us",
+    "compute_us",
+)
 _U32_LIST = st.lists(_U32, max_size=40).map(lambda values: u32(*values))
 
 _STRATEGY: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(FIELDS, _U32),
     **dict.fromkeys(("kind", "compute_mode", "wire_dtype", "retry"), _ENUM),
     **dict.fromkeys(
-        (
-            "correlation_id",
-            "total_bytes",
-            "epoch",
-            "incarnation",
-            "remaining_us",
-            "retry_after_us",
-            "queue_us",
-            "compute_us",
-        ),
+        U64_FIELDS,
         _U64,
     ),
     **dict.fromkeys(LIST_FIELDS, _U32_LIST),
