@@ -104,7 +104,7 @@ class AttachedWorkers:
         return self.directory
 
     def status(self) -> tuple[WorkerStatus, ...]:
-        """Of each worker, in the order of the targets."""
+        """Returns the status of each worker, in the order of the targets."""
         return tuple(worker.status for worker in self._workers)
 
     def close(self) -> None:

@@ -30,10 +30,13 @@ _ANSWER_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class StatusSources:
-    """Where each part comes from; each call is quick. engine: None: a router alone.
+    """Functions that give the parts of a status; each returns at once.
+
+    engine: None for a router alone.
     workers, view, routing, health: None without workers.
-    loads: [layers, experts], rows that each expert was chosen for, None: not counted. log_lines_dropped: of the log of
-    this process."""
+    loads: [layers, experts], rows that each expert was chosen for; None where they are not counted.
+    log_lines_dropped: lines that this process's log lost.
+    """
 
     model: str
     expert_numerics_id: str

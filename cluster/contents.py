@@ -15,7 +15,7 @@ from colibri.errors import NumericsMismatch
 
 
 class Contents:
-    """What each expert's content is, and who said so first. Thread-safe."""
+    """Remembers each expert's digest and who told it first. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,12 +27,12 @@ class Contents:
             self._first.update((expert, (digest, by)) for expert, digest in said.items())
 
     def known(self) -> dict[ExpertId, bytes]:
-        """As believed so far."""
+        """Returns the digest of each expert that was told so far."""
         with self._lock:
             return {expert: digest for expert, (digest, _) in self._first.items()}
 
     def hear(self, worker: str, said: Mapping[ExpertId, bytes]) -> None:
-        """What a worker holds, by its own account; no digest from one that does not know of them.
+        """Compares the digests of a worker with those told before; a worker that knows no digests tells none.
 
         Raises NumericsMismatch for the first expert, ascending, that was another before: that worker must not serve.
         """

@@ -1,4 +1,4 @@
-"""Where the text of a deployment's desired state is kept between two lives of its server; a file as such a place."""
+"""Store the text of a deployment's desired state between two lives of its server, in a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DesiredStore(Protocol):
         ...
 
     def load(self) -> str | None:
-        """What was saved last; None: nothing, or it was set aside."""
+        """Returns the text saved last, or None where there is none or it was set aside."""
         ...
 
     def save(self, text: str) -> None:

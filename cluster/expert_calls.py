@@ -163,7 +163,10 @@ def serve_epochs(endpoint: WorkerEndpoint, epochs_from: int, timeout_s: float) -
 def held_experts(
     endpoint: WorkerEndpoint, timeout_s: float, contents: Contents | None = None
 ) -> frozenset[tuple[int, int]]:
-    """What it holds, by its own account. contents: as for load_experts."""
+    """Returns the experts that the worker says it holds.
+
+    contents: as for load_experts.
+    """
     reply = ask_status(
         endpoint.target, f"worker {endpoint.name}", timeout_s, security=endpoint.security, experts=True
     )

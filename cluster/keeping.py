@@ -20,8 +20,12 @@ _FORGET = "--fresh forgets it"
 def recall(
     store: DesiredStore, asked: Asked, shape: tuple[int, int], fresh: bool, log: Callable[[str], None]
 ) -> KeptState | None:
-    """What was kept for a model of that shape, (layers, experts); None: nothing, or nothing of use. What cannot be used
-    is set aside, and told. fresh: set it aside in any case. Raises ColibriError where the place cannot be read."""
+    """Reads the state that was kept for a model of shape (layers, experts).
+
+    fresh: set the state aside in any case.
+    Returns None where there is none, or none of use; what cannot be used is set aside and told in the log.
+    Raises ColibriError where the place cannot be read.
+    """
     text = store.load()
     if text is None:
         return None
@@ -52,8 +56,7 @@ def recall(
 
 
 def wanted_again(kept: KeptState, asked: Asked, expert_bytes: int, log: Callable[[str], None]) -> Desired:
-    """What is wanted, from what was kept and what the command line asks for now: where that has changed since, it
-    counts."""
+    """Merges the kept state with the command line, which wins where it has changed since."""
     facts = {name: Worker(name, host) for name, host in kept.drained.items()}
     desired = Desired(
         kept.workers,

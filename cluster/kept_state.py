@@ -1,4 +1,4 @@
-"""What is kept of an operator's decisions, as text and back. Pure; desired_store.py says where it is kept.
+"""Convert an operator's decisions to text and back. Pure; desired_store.py stores the text.
 
 Kept: who works, who was drained, which experts were moved by hand, and the placement with the loads it was planned for.
 Beside them lies what the command line asked for at that time, so that a later command line that asks for something else
@@ -25,7 +25,7 @@ _VERSION_KEY = "colibri_desired_state"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the command line said when the state was written."""
+    """Options of the command line at the time when the state was written."""
 
     workers: int
     replicas: int

@@ -73,7 +73,7 @@ class Users:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is forced: experts that go, epochs that are retired, experts that come."""
+    """A state to force on a worker: experts to drop, epochs to retire, experts to load."""
 
     worker: str
     gone: tuple[ExpertId, ...]
@@ -180,8 +180,10 @@ def _as_wanted(deployment: Deployment, worker: str) -> bool:
 
 
 def _load_times(deployment: Deployment) -> tuple[float, float]:
-    """Of one expert, and of each further one in the same call: of such as a worker does not hold, which it drops again
-    soon after."""
+    """Returns the seconds that a worker takes to load one expert, and each further one in the same call.
+
+    Loads experts that are not its own; the deployment drops them again soon after.
+    """
     ones, each = [], []
     holders = holders_of(deployment.directory.current().placement)
     every = {(layer, expert) for layer in range(MODEL.layers) for expert in range(MODEL.experts)}

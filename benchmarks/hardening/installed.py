@@ -46,7 +46,7 @@ def package_of(commit: str | None, folder: Path) -> Path:
 
 
 def run_python(package: Path, program: str, *arguments: str) -> str:
-    """What the program prints. Without site hooks, which would lead to this installation."""
+    """Returns what the program prints. Runs it without site hooks, which would lead to this installation."""
     path = os.pathsep.join([str(package), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     return subprocess.run(
         [sys.executable, "-S", "-c", program, *arguments],
