@@ -32,8 +32,8 @@ echo started >> {log}
 SERVER = """
 import json, os, sys, time
 code = int(open({code!r}).read())
-print(json.dumps({{"target": "127.0.0.1:1", "pid": os.getpid()}}) if code == 0 else "no", flush=True)
 print("said", sys.argv[1:], file=sys.stderr, flush=True)
+print(json.dumps({{"target": "127.0.0.1:1", "pid": os.getpid()}}) if code == 0 else "no", flush=True)
 if code:
     sys.exit(code)
 time.sleep(120)
