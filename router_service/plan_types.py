@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from colibri.errors import InvalidInput
 from colibri.kernels.api import U32, UnitBatch
-from colibri.sharing import PARTS, Division
+from colibri.row_division import PARTS, Division
 
 #: In place of a worker: none that could answer is alive.
 NOBODY = -1
@@ -82,7 +82,7 @@ class OwnerTable:
 
     @staticmethod
     def of_division(division: Division, workers: int) -> OwnerTable:
-        """Of each expert the workers that answer for it, with their parts (colibri.sharing)."""
+        """Of each expert the workers that answer for it, with their parts (colibri.row_division)."""
         first = np.array([names[0][0] for names in division], np.intp)
         divided = {}
         for expert, names in enumerate(division):

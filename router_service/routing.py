@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from colibri.placement import Membership, Placement
 from colibri.router_service.peer import Peer
 from colibri.router_service.plan_types import NOBODY, OwnerTable
-from colibri.sharing import Division, divide
+from colibri.row_division import Division, divide
 
 #: Ranks of a worker, best first: connected and in order; connected but ejected; alive without a connection; not alive.
 READY, EJECTED, UNCONNECTED, ABSENT = range(4)

@@ -7,5 +7,5 @@ what a plan comes to (`outcome`). The formulas are in docs/placement.md.
 
 Does not belong here: measuring loads (`colibri.router_service.expert_loads`), when to plan
 (`colibri.cluster.rebalancer`), carrying a plan out (`colibri.cluster.change`, `transaction`), and how an expert's rows
-are divided among its holders (`colibri.sharing`, which the planner reckons with).
+are divided among its holders (`colibri.row_division`, which the planner reckons with).
 """

@@ -7,7 +7,7 @@ from colibri.cluster.planner.layout import Layout
 from colibri.cluster.planner.problem import Loads
 from colibri.cluster.planner.settling import Settling
 from colibri.cluster.planner.spares import Spares
-from colibri.sharing import Levelling
+from colibri.row_division import Levelling
 
 
 def balance(layout: Layout, loads: Loads) -> list[Levelling]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from colibri.cluster.holders import ExpertId, Holders, held
 from colibri.cluster.planner.problem import Loads
 from colibri.placement import Placement
-from colibri.sharing import worker_loads
+from colibri.row_division import worker_loads
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Iterable
 
 from colibri.cluster.planner.layout import Layout
-from colibri.sharing import SLACK, Levelling
+from colibri.row_division import SLACK, Levelling
 
 
 class Queues:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from colibri.cluster.planner.layout import Layout
 from colibri.cluster.planner.queues import Queues
 from colibri.cluster.planner.spares import Spares
-from colibri.sharing import SLACK, Levelling
+from colibri.row_division import SLACK, Levelling
 
 #: Least loaded workers that are looked at for a copy, and for an exchange.
 _TAKERS, _PARTNERS = 512, 8

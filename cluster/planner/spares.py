@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from colibri.cluster.planner.layout import Layout
-from colibri.sharing import Levelling
+from colibri.row_division import Levelling
 
 
 class Spares:

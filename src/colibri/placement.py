@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colibri.errors import InvalidInput
+from colibri.row_division import PARTS, Division, divide
 from colibri.security.channel import PLAIN, ChannelSecurity
-from colibri.sharing import PARTS, Division, divide
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Placement:
 
     def division(self, layer: int) -> Division:
         """Who answers for how much of each expert of a layer while all workers are in order; made when first asked for
-        (colibri.sharing)."""
+        (colibri.row_division)."""
         division = self._divisions.get(layer)
         if division is None:
             holders = self.holders[layer]

@@ -21,7 +21,7 @@ from colibri.router_service.plan_types import NOBODY
 from colibri.router_service.policy import FailoverPolicy
 from colibri.router_service.routing import ABSENT, EJECTED, READY, UNCONNECTED, division, stand_ins
 from colibri.router_service.stats import HealthState, Recorder, RoutingEvents
-from colibri.sharing import PARTS, worker_loads
+from colibri.row_division import PARTS, worker_loads
 from colibri.transport.link import LinkKind
 from colibri.wire.limits import FrameLimits
 from tests.support.clusters import eventually

@@ -24,7 +24,7 @@ from colibri.router_service.plan import (
 from colibri.router_service.plan_large import plan_large
 from colibri.router_service.plan_small import plan_small
 from colibri.router_service.plan_types import NOBODY
-from colibri.sharing import PARTS, Division
+from colibri.row_division import PARTS, Division
 from tests.support.layer_plans import HIDDEN, entries_of, execute, make_gate, merge, slot_order_sum
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from colibri.sharing import PARTS, SLACK, divide, worker_loads
+from colibri.row_division import PARTS, SLACK, divide, worker_loads
 
 Case = tuple[list[list[int]], list[float], list[float]]
 

@@ -1,0 +1,1 @@
+../../src/colibri/row_division.py
