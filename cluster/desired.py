@@ -12,7 +12,7 @@ from colibri.cluster.planner.problem import Loads, Problem, Worker
 from colibri.errors import InvalidInput, OverBudget
 from colibri.kinds import Kinds
 from colibri.placement import Placement
-from colibri.spelling import nearest
+from colibri.suggest import nearest
 
 MAX_WORKERS = 256
 

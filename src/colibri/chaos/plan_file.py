@@ -40,7 +40,7 @@ from colibri.chaos.plan import (
 from colibri.chaos.plan import NETWORK as NETWORK_ACTIONS
 from colibri.chaos.quantities import parse_rate, parse_seconds, parse_share
 from colibri.errors import ConfigError
-from colibri.spelling import nearest
+from colibri.suggest import nearest
 
 _MAX_BYTES = 1 << 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from colibri.spelling import nearest
+from colibri.suggest import nearest
 
 #: Options of other servers and clients, without dashes -> ours, the likeliest first.
 OPTIONS: Mapping[str, tuple[str, ...]] = {

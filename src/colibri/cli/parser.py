@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from colibri.cli.other_words import meant_option, meant_verb
-from colibri.spelling import nearest
+from colibri.suggest import nearest
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):

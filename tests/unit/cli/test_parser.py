@@ -11,7 +11,7 @@ from colibri.cli import other_words
 from colibri.cli.main import main
 from colibri.cli.parser import leaves
 from colibri.cli.verbs import VERBS, build_parser
-from colibri.spelling import nearest
+from colibri.suggest import nearest
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:

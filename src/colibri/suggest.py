@@ -1,4 +1,4 @@
-"""Unknown words in what people write: the known one that was meant."""
+"""Suggest the known word that somebody meant by an unknown one."""
 
 from __future__ import annotations
 
