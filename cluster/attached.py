@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from colibri.cluster.child import ANYWHERE
 from colibri.cluster.contents import Contents
 from colibri.cluster.expert_calls import WorkerProgress, ask_status, load_experts, serve_epochs, told_contents
 from colibri.cluster.launch import WorkerState, WorkerStatus
 from colibri.cluster.membership import MembershipPublisher
 from colibri.cluster.remedies import Remedies, Remedy
+from colibri.cluster.worker_process import ANYWHERE
 from colibri.cluster.worker_state import Difference, Identities, Wanted, compare
 from colibri.deadline import Clock, Deadline
 from colibri.errors import Code, ColibriError, InvalidInput, NumericsMismatch, WorkerLost

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from colibri.cluster.child import Ready
 from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.cluster.worker_process import Ready
 from colibri.errors import WorkerLost
 
 

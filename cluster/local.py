@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from colibri.cluster.child import WorkerProcess
 from colibri.cluster.expert_calls import WorkerProgress
 from colibri.cluster.launch import LaunchOptions, worker_command
 from colibri.cluster.launcher import Launcher
 from colibri.cluster.life import WorkerLife
 from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.cluster.run_folder import RunFolder
+from colibri.cluster.worker_process import WorkerProcess
 from colibri.deadline import Clock
 from colibri.errors import InvalidInput
 from colibri.placement import Placement

@@ -52,7 +52,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """how: as colibri.cluster.child.describe_end says; said: the last lines of its stderr."""
+    """how: as colibri.cluster.worker_process.describe_end says; said: the last lines of its stderr."""
 
     how: str
     said: str

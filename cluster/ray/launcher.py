@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from colibri.cluster.child import ANYWHERE
 from colibri.cluster.expert_calls import WorkerProgress, ask_status, end_worker
 from colibri.cluster.launch import LaunchOptions
 from colibri.cluster.launcher import Launcher
@@ -22,6 +21,7 @@ from colibri.cluster.ray.life import RayLife
 from colibri.cluster.ray.options import RayOptions
 from colibri.cluster.ray.record import WorkerRecord
 from colibri.cluster.ray.state import DeploymentState
+from colibri.cluster.worker_process import ANYWHERE
 from colibri.deadline import Clock
 from colibri.errors import ColibriError
 from colibri.placement import Placement, WorkerEndpoint

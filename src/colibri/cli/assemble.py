@@ -30,7 +30,6 @@ from colibri.cli.pinning_options import CPU, PinningOptions, use_claims
 from colibri.cli.progress import Loading
 from colibri.cli.start import start_of
 from colibri.cli.terminal import say
-from colibri.cluster.child import ANYWHERE
 from colibri.cluster.desired import Desired
 from colibri.cluster.launch import LaunchOptions, start_timeout_s
 from colibri.cluster.manager import PlacementManager
@@ -38,6 +37,7 @@ from colibri.cluster.ray.options import Seating
 from colibri.cluster.rebalancer import Rebalancer
 from colibri.cluster.reconcile import ManagerOptions
 from colibri.cluster.topology import discover
+from colibri.cluster.worker_process import ANYWHERE
 from colibri.coordinator.decoder import DecoderStack
 from colibri.coordinator.decoder_weights import DecoderWeights
 from colibri.coordinator.engine import Engine, EngineOptions

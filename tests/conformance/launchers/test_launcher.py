@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from colibri.cli.cluster_options import ClusterOptions
-from colibri.cluster.child import ANYWHERE
 from colibri.cluster.commands import Scale
 from colibri.cluster.cpu_list import parse_cpu_list
 from colibri.cluster.launch import LOADED, UP, LaunchOptions, WorkerState, WorkerStatus
@@ -22,6 +21,7 @@ from colibri.cluster.pinning_plan import Wanted, plan_pinning
 from colibri.cluster.ray.launcher import RayLauncher
 from colibri.cluster.ray.options import RayOptions, Seating, Spread
 from colibri.cluster.topology import discover
+from colibri.cluster.worker_process import ANYWHERE
 from colibri.deadline import Deadline
 from colibri.errors import InvalidInput, WorkerLost
 from colibri.generation import Tokens

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cluster.child import ANYWHERE
 from colibri.cluster.launch import LaunchOptions, WorkerState
 from colibri.cluster.ray.launcher import RayLauncher
 from colibri.cluster.ray.options import RayOptions, Spread
+from colibri.cluster.worker_process import ANYWHERE
 from colibri.errors import DeadlineExpired
 from colibri.placement import spread
 from colibri.security.plane_secret import PlaneSecret

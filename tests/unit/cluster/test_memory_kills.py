@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cluster.child import WorkerProcess
 from colibri.cluster.memory_kills import MemoryKills, count_kills, memory_death
+from colibri.cluster.worker_process import WorkerProcess
 
 #: Joins the group that its argument names, then takes more than it grants.
 GREEDY = """

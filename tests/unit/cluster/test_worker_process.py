@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from colibri.cluster.child import Ready, WorkerProcess, describe_end
+from colibri.cluster.worker_process import Ready, WorkerProcess, describe_end
 from colibri.errors import DeadlineExpired, WorkerLost
 
 READY = (
