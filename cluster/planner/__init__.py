@@ -2,8 +2,8 @@
 
 Belongs here: what is asked (`problem`), the whole of it (`plan`), its stages: a placement to start from (`seed`),
 enough copies on different hosts within each worker's memory (`cover`, over `layout`), evened out by number where loads
-are not known (`even`) and by load where they are (`balance`; its steps in `settling`, over `queues` and `spares`), and
-what a plan comes to (`outcome`). The formulas are in docs/placement.md.
+are not known (`even`) and by load where they are (`balance`; its steps in `replicate_hot`, over `queues` and
+`spares`), and what a plan comes to (`outcome`). The formulas are in docs/placement.md.
 
 Does not belong here: measuring loads (`colibri.router_service.expert_loads`), when to plan
 (`colibri.cluster.rebalancer`), carrying a plan out (`colibri.cluster.change`, `transaction`), and how an expert's rows

@@ -1,11 +1,12 @@
-"""Evened out by load, layer by layer, since a layer's workers are waited for together: first for nothing, among the
-holders that there are; where that leaves a layer above the trigger, by copies (`settling`), the worst layer first."""
+"""Even out loads, layer by layer, since a layer's workers are waited for together: first by dividing rows among the
+holders that there are; where that leaves a layer above the trigger, by copies (`replicate_hot`), the worst layer
+first."""
 
 from __future__ import annotations
 
 from colibri.cluster.planner.layout import Layout
 from colibri.cluster.planner.problem import Loads
-from colibri.cluster.planner.settling import Settling
+from colibri.cluster.planner.replicate_hot import HotReplication
 from colibri.cluster.planner.spares import Spares
 from colibri.row_division import Levelling
 
@@ -24,7 +25,7 @@ def balance(layout: Layout, loads: Loads) -> list[Levelling]:
     order = sorted(range(len(levels)), key=lambda layer: -_excess(levels[layer]))
     for layer in order:
         if levels[layer].ratio() > layout.problem.trigger:
-            Settling(layout, levels, spares, layer).run()
+            HotReplication(layout, levels, spares, layer).run()
     return levels
 
 

@@ -1,4 +1,4 @@
-"""One layer's copies: made step by step until the layer is level, and kept as far as they are worth their bytes.
+"""Add copies of a layer's hot experts, step by step until the layer is level; keep those that are worth their bytes.
 
 A step takes the most loaded worker. An expert that it answers for is copied to a least loaded one, so large a part of
 it as levels one of the two. Where all that could take something hold it already and have enough, one of them gives away
@@ -24,7 +24,7 @@ _STEPS = 4
 _LEAST_GAIN = 0.015
 #: What is aimed at is raised so much, where it cannot be had.
 _RAISE = 1.05
-#: A whole expert is moved rather than divided, if it is at least so much of what is to be settled.
+#: A whole expert is moved rather than divided, if it is at least so much of what is to be moved.
 _WHOLE = 0.85
 
 
@@ -40,8 +40,8 @@ class Step:
     ratio: float = 0.0
 
 
-class Settling:
-    """One layer's copies."""
+class HotReplication:
+    """Levels one layer by copies of its hot experts."""
 
     def __init__(self, layout: Layout, levels: list[Levelling], spares: Spares, layer: int) -> None:
         self._layout = layout
@@ -64,7 +64,7 @@ class Settling:
         while len(self._steps) < most:
             if (worker := self._queues.fullest(self._goal)) is None:
                 break
-            step = self._settle_some(worker)
+            step = self._relieve(worker)
             if step is None:
                 # Memory or hosts forbid it: the others may yet have less than now, if more than that.
                 if self._queues.top() <= _RAISE:
@@ -83,10 +83,9 @@ class Settling:
         for step in reversed(self._steps[kept:]):
             self._undo(step)
 
-    def _settle_some(self, source: int) -> Step | None:
-        """Less for `source`: for nothing where earlier steps have made that possible; by a copy; or, since all that
-        could take something hold it already and have enough, by one of them giving away of its other experts, and
-        taking more in turn."""
+    def _relieve(self, source: int) -> Step | None:
+        """Reduce the source's load: shift to an existing holder, else add a copy, else relieve a holder first, else
+        swap. Returns the step, or None where nothing helps."""
         level = self._level
         for expert in level.on[source]:
             for holder in level.holders[expert]:
@@ -157,7 +156,7 @@ class Settling:
         return None
 
     def _choose(self, pieces: list[tuple[float, int]], target: int, amount: float) -> int | None:
-        """The largest piece that goes as a whole, if it settles enough; else the largest one, to be divided."""
+        """The largest piece that goes as a whole, if it moves enough; else the largest one, to be divided."""
         largest = None
         for piece, number in pieces:
             expert = -number
