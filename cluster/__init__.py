@@ -2,7 +2,7 @@
 
 Belongs here: reading a machine's NUMA nodes, GPUs and limits (`topology`, `pci`, `cgroup`), who gets which CPUs
 (`pinning_plan`, `core_shares`, pure) and whether a place spans nodes (`pinning_check`), and what starts or finds
-workers, watches them and publishes who is alive (`launcher`, `slot`, over whoever begins a worker's `life`: `local`,
+workers, watches them and publishes who is alive (`launcher`, `worker_supervisor`, over who begins a `life`: `local`,
 subprocesses of this machine; `ray`, actors of a Ray cluster; `attached`: workers that somebody else started). And live
 changes of placement: what is wanted and the way there as pure plans (`planner`, `desired`, `place`, `target`,
 `change`), when loads call for one (`rebalancer`), the transaction (`transaction`), the thread that minds all of it

@@ -16,7 +16,7 @@ from colibri.cluster.launch import LOADED, UP, LaunchOptions, WorkerState, Worke
 from colibri.cluster.life import LifeSource
 from colibri.cluster.membership import MembershipPublisher
 from colibri.cluster.pinning_plan import WorkerPlace
-from colibri.cluster.slot import SlotContext, WorkerSlot
+from colibri.cluster.worker_supervisor import SupervisorContext, WorkerSupervisor
 from colibri.deadline import Clock, Deadline
 from colibri.errors import InvalidInput, WorkerLost
 from colibri.placement import Directory, Placement
@@ -57,7 +57,7 @@ class Launcher:
         self._incarnations = itertools.count(source.last_incarnation + 1)
         self._lock = threading.Lock()
         self._reached: dict[str, set[str]] = {UP: set(), LOADED: set()}
-        self._slots: dict[str, WorkerSlot] = {}
+        self._supervisors: dict[str, WorkerSupervisor] = {}
         self._closed = False
 
     @property
@@ -106,9 +106,9 @@ class Launcher:
         with self._lock:
             if self._closed or not self._opened:
                 raise InvalidInput("launcher", "one that runs", "one that does not")
-            if name in self._slots:
+            if name in self._supervisors:
                 raise InvalidInput("worker", "a name that is free", name)
-            context = SlotContext(
+            context = SupervisorContext(
                 self._options,
                 self.publisher,
                 self._incarnations,
@@ -118,42 +118,44 @@ class Launcher:
                 self._log,
                 self._clock,
             )
-            self._slots[name] = WorkerSlot(name, pin, context, joins=joins)
+            self._supervisors[name] = WorkerSupervisor(name, pin, context, joins=joins)
 
     def wait_up(self, name: str, deadline: Deadline) -> None:
         """Returns once that worker has served. Raises what its first start failed with, or WorkerLost."""
         with self._lock:
-            slot = self._slots.get(name)
-        if slot is None or not slot.up.wait(deadline.remaining(self._clock)):
+            supervisor = self._supervisors.get(name)
+        if supervisor is None or not supervisor.up.wait(deadline.remaining(self._clock)):
             raise WorkerLost(f"worker {name} was not up in time", peer=name)
-        if slot.failure is not None:
-            raise slot.failure
+        if supervisor.failure is not None:
+            raise supervisor.failure
 
     def is_up(self, name: str) -> bool:
         """Whether that worker has served. Raises what its first start failed with: no other follows, and it is to be
         removed."""
         with self._lock:
-            slot = self._slots.get(name)
-        if slot is not None and slot.failure is not None:
-            raise slot.failure
-        return slot is not None and slot.up.is_set()
+            supervisor = self._supervisors.get(name)
+        if supervisor is not None and supervisor.failure is not None:
+            raise supervisor.failure
+        return supervisor is not None and supervisor.up.is_set()
 
     def remove(self, name: str) -> None:
         """Ends a worker and forgets its name; returns when nothing is left of it. An unknown one is fine."""
         with self._lock:
-            slot = self._slots.get(name)
-        if slot is not None:
-            slot.leave()
+            supervisor = self._supervisors.get(name)
+        if supervisor is not None:
+            supervisor.leave()
             with self._lock:
-                self._slots.pop(name, None)
+                self._supervisors.pop(name, None)
 
     def status(self) -> tuple[WorkerStatus, ...]:
         """Of each worker, in the order of their names."""
         with self._lock:
-            slots = list(self._slots.values())
-        if not slots:
+            supervisors = list(self._supervisors.values())
+        if not supervisors:
             return tuple(WorkerStatus(name, WorkerState.STOPPED, pin) for name, pin in self._first.items())
-        return tuple(slot.status for slot in sorted(slots, key=lambda slot: (len(slot.name), slot.name)))
+        return tuple(
+            each.status for each in sorted(supervisors, key=lambda each: (len(each.name), each.name))
+        )
 
     def pins(self) -> Mapping[str, WorkerPlace]:
         """Of the workers that there are."""
@@ -163,11 +165,11 @@ class Launcher:
         """Ends every worker. Returns when nothing is left of them; may be called twice."""
         with self._lock:
             self._closed = True
-            slots = list(self._slots.values())
-        for slot in slots:
-            slot.terminate()  # all at once, so that the graces run side by side
-        for slot in slots:
-            slot.stop()
+            supervisors = list(self._supervisors.values())
+        for supervisor in supervisors:
+            supervisor.terminate()  # all at once, so that the graces run side by side
+        for supervisor in supervisors:
+            supervisor.stop()
         self._source.close()
 
     def abandon(self) -> None:

@@ -1,4 +1,4 @@
-"""One life of a worker as its slot sees it, and who begins such lives: the part in which launchers differ."""
+"""One life of a worker as its supervisor sees it, and who begins such lives: the part in which launchers differ."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ class RayLife:
         return None
 
     def _answers(self, record: WorkerRecord) -> bool | None:
-        """False: nobody is there, or another life. None: no answer, which the slot counts."""
+        """False: nobody is there, or another life. None: no answer, which the supervisor counts."""
         try:
             reply = ask_status(record.ready.target, f"worker {self.name}", _ASK_S, security=self._channel)
         except DeadlineExpired:

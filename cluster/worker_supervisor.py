@@ -34,8 +34,8 @@ _YIELDING_TAKES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class SlotContext:
-    """What all slots of a launcher share. incarnations: each is given once; reached: hears (milestone, worker)."""
+class SupervisorContext:
+    """What all supervisors of a launcher share. incarnations: each is given once; reached: hears milestone, worker."""
 
     options: LaunchOptions
     publisher: MembershipPublisher
@@ -47,12 +47,12 @@ class SlotContext:
     clock: Clock
 
 
-class WorkerSlot:
+class WorkerSupervisor:
     """Runs from its construction to `stop`, on a thread of its own: which also is the parent that its workers die
     with (PR_SET_PDEATHSIG). joins: the deployment serves already. `up`: set once it has served, or failed to with
     `failure`."""
 
-    def __init__(self, name: str, pin: WorkerPlace, context: SlotContext, *, joins: bool) -> None:
+    def __init__(self, name: str, pin: WorkerPlace, context: SupervisorContext, *, joins: bool) -> None:
         self.name = name
         self.up = threading.Event()
         self.failure: ColibriError | None = None
@@ -177,7 +177,7 @@ class WorkerSlot:
             backoff = min(2 * backoff, options.backoff_max_s)
 
     def _spawn(self) -> WorkerLife | None:
-        """None once the slot closes: decided under the lock, so that `terminate` sees every process there is."""
+        """None once the supervisor closes: decided under the lock, so that `terminate` sees every process there is."""
         incarnation = next(self._context.incarnations)
         yielding = self._may_yield()
         with self._lock:
