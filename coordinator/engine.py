@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 
+from colibri.coordinator.admission import ActiveRequest, Admission
 from colibri.coordinator.answer_text import AnswerText
 from colibri.coordinator.decoder import DecoderStack, StepOutput
 from colibri.coordinator.handle import RequestHandle
@@ -22,7 +23,6 @@ from colibri.coordinator.kv_cache import KvCache, KvShape
 from colibri.coordinator.moe_layer import MoeLayer
 from colibri.coordinator.prefill_pace import PrefillPace
 from colibri.coordinator.request import GenerationRequest
-from colibri.coordinator.roster import ActiveRequest, Roster
 from colibri.coordinator.scheduler import StepBudget
 from colibri.coordinator.sequence import End, Sequence
 from colibri.coordinator.stats import EngineStats
@@ -104,7 +104,7 @@ class Engine:
         self._budget = StepBudget(options.max_batch_rows, options.prefill_chunk)
         self._pace = PrefillPace(options.prefill_s)
         self._changed = threading.Condition()
-        self._roster = Roster(self.cache, options.max_running)
+        self._admission = Admission(self.cache, options.max_running)
         self._submitted = 0
         self._close_at: float | None = None
         self._in_step: SequenceOf[Sequence] = ()
@@ -128,19 +128,19 @@ class Engine:
         stopped = None if texts[0] is None else texts[0].stopped
         complete = request.resumed_end(stopped, self.numerics.id)
         with self._changed:
-            roster = self._roster
+            admission = self._admission
             if self._close_at is not None:
                 raise _shutting_down()
-            if roster.get(request.key) is not None:
+            if admission.get(request.key) is not None:
                 raise DuplicateRequest(f"request_id: {request.request_id!r} is still running")
             if complete is not None:
                 handle.finish(complete)
                 self._stats.finished += 1
                 return handle
-            if len(roster) >= self.options.max_running + self.options.max_queued:
+            if len(admission) >= self.options.max_running + self.options.max_queued:
                 self._stats.refused += 1
                 raise Busy(
-                    f"{len(roster) - len(roster.waiting)} requests run and {len(roster.waiting)} wait; "
+                    f"{len(admission) - len(admission.waiting)} requests run and {len(admission.waiting)} wait; "
                     "no more are taken now",
                     retry_after_s=self._retry_after_s(),
                 )
@@ -149,7 +149,7 @@ class Engine:
                 Sequence(handle, slot, vocab, text if request.stop else None)
                 for slot, text in enumerate(texts)
             ]
-            roster.add(ActiveRequest(handle, sequences, self._submitted))
+            admission.add(ActiveRequest(handle, sequences, self._submitted))
             self._submitted += 1
             self._changed.notify_all()
         return handle
@@ -157,15 +157,15 @@ class Engine:
     def abort(self, request_id: str, owner: str = "") -> bool:
         """Ends a request of the owner's at the next step boundary; False when there is none of that id."""
         with self._changed:
-            active = self._roster.get((owner, request_id))
+            active = self._admission.get((owner, request_id))
             if active is not None:
                 active.cancelled = True
         return active is not None
 
     def stats(self) -> EngineStats:
         with self._changed:
-            self._stats.waiting = len(self._roster.waiting)
-            self._stats.running = len(self._roster.running)
+            self._stats.waiting = len(self._admission.waiting)
+            self._stats.running = len(self._admission.running)
             self._stats.kv_pages_used = self._stats.kv_pages - self.cache.pages.free
             return self._stats.snapshot()
 
@@ -213,7 +213,7 @@ class Engine:
 
     def _cancel(self, handle: RequestHandle) -> None:
         with self._changed:
-            active = self._roster.get(handle.request.key)
+            active = self._admission.get(handle.request.key)
             if active is not None and active.handle is handle:
                 active.cancelled = True
 
@@ -238,7 +238,7 @@ class Engine:
         finally:
             with self._changed:
                 self._close_at = self._clock()
-                for active in self._roster:
+                for active in self._admission:
                     self._fail(active, _shutting_down())
 
     def _prepare(self) -> bool:
@@ -248,16 +248,16 @@ class Engine:
         with self._changed:
             while True:
                 self._retire()
-                if self._roster.waiting:
-                    self._roster.admit(self._clock())
-                if self._roster.running:
+                if self._admission.waiting:
+                    self._admission.admit(self._clock())
+                if self._admission.running:
                     return True
                 if self._close_at is not None:
                     return False
                 self._changed.wait(_IDLE_S)
 
     def _retire(self) -> None:
-        for active in self._roster:
+        for active in self._admission:
             if active.cancelled:
                 for sequence in tuple(active.sequences):
                     self._finish(sequence, End(FinishReason.ABORT))
@@ -277,7 +277,7 @@ class Engine:
         begun = time.perf_counter()
         stats, times = self._stats, self._stats.times
         before = times.total
-        self._in_step = running = self._roster.running
+        self._in_step = running = self._admission.running
         budget = self._budget
         if any(sequence.decoding for sequence in running):
             budget = replace(budget, prefill_rows=self._pace.rows(budget.prefill_rows))
@@ -297,7 +297,7 @@ class Engine:
         for row, index in enumerate(output.sequences):
             sequence, logits = step.sequences[index], output.logits[row]
             if sequence.followers:
-                for follower in self._roster.follow(sequence):
+                for follower in self._admission.follow(sequence):
                     self._choose(follower, logits)
             self._choose(sequence, logits)
         now = time.perf_counter()
@@ -368,14 +368,14 @@ class Engine:
 
     def _leave(self, active: ActiveRequest, sequence: Sequence) -> bool:
         """Whether it was the request's last choice."""
-        last = self._roster.end(active, sequence)
+        last = self._admission.end(active, sequence)
         if last and active.admitted_at is not None:
             self._service_s += 0.2 * (self._clock() - active.admitted_at - self._service_s)
         return last
 
     def _active(self, sequence: Sequence) -> ActiveRequest | None:
         """The request of a choice that has not ended."""
-        active = self._roster.get(sequence.request.key)
+        active = self._admission.get(sequence.request.key)
         return active if active is not None and sequence in active.sequences else None
 
 

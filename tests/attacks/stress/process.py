@@ -58,7 +58,7 @@ def handle() -> Round:
 
 
 def engine() -> Round:
-    """Roster, cache and statistics belong to the engine's lock; requests come, are read and are cancelled."""
+    """Admission, cache and statistics belong to the engine's lock; requests come, are read and are cancelled."""
     tiny = tiny_model()
     made = tiny.engine(EngineOptions(kv_tokens=512, max_running=4, max_queued=4))
     running = made.__enter__()
@@ -198,7 +198,7 @@ def put_or_closed(put: Callable[[], None]) -> Callable[[], None]:
 
 CASES = [
     Case("mailbox of a request", handle),
-    Case("engine and roster", engine),
+    Case("engine and admission", engine),
     Case("tokens and refusals", tokens),
     Case("kept secret", secret),
     Case("hidden folders", hidden),

@@ -1,4 +1,4 @@
-"""Which requests wait, which run, and the cache pages they hold. The engine's lock guards all of it."""
+"""Admit requests: which ones wait, which run, and the cache pages they hold. The engine's lock guards all of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ActiveRequest:
         return max(sequence.generated for sequence in self.sequences)
 
 
-class Roster:
+class Admission:
     """`waiting`: by priority, then age; `running`: choices, by time of admission; `places`: of them."""
 
     def __init__(self, cache: KvCache, places: int) -> None:
