@@ -146,8 +146,8 @@ class Engine:
                 )
             vocab = self._stack.config.vocab
             sequences = [
-                Sequence(handle, slot, vocab, text if request.stop else None)
-                for slot, text in enumerate(texts)
+                Sequence(handle, choice_index, vocab, text if request.stop else None)
+                for choice_index, text in enumerate(texts)
             ]
             admission.add(ActiveRequest(handle, sequences, self._submitted))
             self._submitted += 1
@@ -364,7 +364,7 @@ class Engine:
                     self._stats.aborted += 1
                 else:
                     self._stats.finished += 1
-        sequence.handle.finish(sequence.finished(end, self.numerics.id), sequence.slot)
+        sequence.handle.finish(sequence.finished(end, self.numerics.id), sequence.choice_index)
 
     def _leave(self, active: ActiveRequest, sequence: Sequence) -> bool:
         """Whether it was the request's last choice."""

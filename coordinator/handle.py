@@ -82,12 +82,12 @@ class RequestHandle:
         self,
         token: int,
         receipt: int,
-        slot: int = 0,
+        choice_index: int = 0,
         piece: str | None = None,
         logprobs: TokenLogprobs | None = None,
     ) -> None:
         """`piece`: the token's text, where it is known already."""
-        mail = self._mail[slot]
+        mail = self._mail[choice_index]
         with self._changed:
             mail.ids.append(token)
             mail.receipts.append(receipt)
@@ -97,9 +97,9 @@ class RequestHandle:
                 mail.logprobs.append(logprobs)
             self._changed.notify()
 
-    def finish(self, outcome: Finished, slot: int = 0) -> None:
+    def finish(self, outcome: Finished, choice_index: int = 0) -> None:
         """Ends a choice; the first call counts. Tokens that wait are still read before it."""
-        mail = self._mail[slot]
+        mail = self._mail[choice_index]
         with self._changed:
             if not mail.ended:
                 mail.ended = True
@@ -147,19 +147,19 @@ class RequestHandle:
                 if self._prompt is not None:
                     prompt, self._prompt = self._prompt, None
                     return prompt
-                slot = self._next_slot()
-                if slot is None:
+                choice_index = self._next_choice()
+                if choice_index is None:
                     if self._error is None:
                         return None
                     # Requests of one step share the error; without this its traceback would grow with each.
                     raise self._error.with_traceback(None)
-                mail = self._mail[slot]
-                self._turn = slot + 1
+                mail = self._mail[choice_index]
+                self._turn = choice_index + 1
                 ids, receipts, logprobs = _taken(mail.ids), _taken(mail.receipts), _taken(mail.logprobs)
                 pieces, outcome = _taken(mail.pieces), mail.outcome
             finally:
                 self._left_at = self._clock()
-        choice = self.request.sampling.choice + slot
+        choice = self.request.sampling.choice + choice_index
         if ids:
             return Tokens(ids, receipts, self._text_of(mail, ids, pieces), choice, logprobs)
         if mail.text is not None and (held := mail.text.finish()):
@@ -183,16 +183,16 @@ class RequestHandle:
             self._cancel(self)
 
     def _has_news(self) -> bool:
-        return self._error is not None or self._prompt is not None or self._next_slot() is not None
+        return self._error is not None or self._prompt is not None or self._next_choice() is not None
 
-    def _next_slot(self) -> int | None:
+    def _next_choice(self) -> int | None:
         """A choice with something to tell, in turn."""
         count = len(self._mail)
         for step in range(count):
-            slot = (self._turn + step) % count
-            mail = self._mail[slot]
+            choice_index = (self._turn + step) % count
+            mail = self._mail[choice_index]
             if mail.ids or mail.outcome is not None:
-                return slot
+                return choice_index
         return None
 
     def _text_of(self, mail: _Mail, ids: tuple[int, ...], pieces: tuple[str, ...]) -> str:

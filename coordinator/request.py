@@ -61,9 +61,9 @@ class GenerationRequest:
             self.echo and self.logprobs is not None and len(self.prompt_ids) > 1 and not len(self.resumed_ids)
         )
 
-    def sampling_of(self, slot: int) -> SamplingParams:
-        """Of choice number `slot` of this request."""
-        return replace(self.sampling, choice=self.sampling.choice + slot)
+    def sampling_of(self, choice_index: int) -> SamplingParams:
+        """Of choice `choice_index` of this request, from 0."""
+        return replace(self.sampling, choice=self.sampling.choice + choice_index)
 
     def context_tail(self) -> list[int]:
         """The prompt's last few ids: what the answer's text is decoded with."""

@@ -30,7 +30,7 @@ class End:
 class Sequence:
     """ids[:known] exist, ids[:computed] have their K and V in the cache; the answer begins behind the prompt.
 
-    slot: which choice of its request. pages: held from admission to the end. followers: the other choices, as
+    choice_index: which choice of its request. pages: held from admission to the end. followers: the other choices, as
     long as this one computes the prompt for all; until then they have nothing to compute. text: where the engine
     has to read it, that is with stop strings. scoring: the prompt's log-probabilities are still to come.
     """
@@ -40,6 +40,7 @@ class Sequence:
         "_prompt_scores",
         "_shaper",
         "_text",
+        "choice_index",
         "computed",
         "followers",
         "handle",
@@ -51,24 +52,23 @@ class Sequence:
         "request",
         "sampling",
         "scoring",
-        "slot",
     )
 
-    def __init__(self, handle: RequestHandle, slot: int, vocab: int, text: AnswerText | None) -> None:
+    def __init__(self, handle: RequestHandle, choice_index: int, vocab: int, text: AnswerText | None) -> None:
         request = handle.request
         self.request = request
         self.handle = handle
-        self.slot = slot
-        self.sampling = request.sampling_of(slot)
+        self.choice_index = choice_index
+        self.sampling = request.sampling_of(choice_index)
         self.prefill = len(request.prompt_ids) + len(request.resumed_ids)
         self.ids = np.empty(request.kv_tokens, dtype=np.uint32)
         self.ids[: self.prefill] = np.concatenate([request.prompt_ids, request.resumed_ids])
         self.known = self.prefill
-        self.computed = 0 if slot == 0 else self.prefill
+        self.computed = 0 if choice_index == 0 else self.prefill
         self.receipt = request.receipt
         self.pages: NDArray[np.int32] | None = None
         self.followers: tuple[Sequence, ...] = ()
-        self.scoring = slot == 0 and request.scores_prompt
+        self.scoring = choice_index == 0 and request.scores_prompt
         self._text = text
         self._logprobs = request.logprobs
         self._prompt_scores: list[TokenLogprobs | None] = [None]
@@ -115,10 +115,10 @@ class Sequence:
         if shaper is not None:
             shaper.saw(token)
         if text is None:
-            self.handle.put(token, self.receipt, self.slot, None, logprobs)
+            self.handle.put(token, self.receipt, self.choice_index, None, logprobs)
         else:
             piece = text.push(token, may_stop=index + 1 >= request.min_tokens)
-            self.handle.put(token, self.receipt, self.slot, piece, logprobs)
+            self.handle.put(token, self.receipt, self.choice_index, piece, logprobs)
         if token in request.stop_ids:
             return End(FinishReason.STOP)
         if text is not None and text.stopped is not None:
