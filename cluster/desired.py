@@ -10,7 +10,7 @@ from colibri.cluster.holders import ExpertId, Holders, holders_of
 from colibri.cluster.planner.plan import plan
 from colibri.cluster.planner.problem import Loads, Problem, Worker
 from colibri.errors import InvalidInput, OverBudget
-from colibri.kinds import Kinds
+from colibri.numerics_homes import NumericsHomes
 from colibri.placement import Placement
 from colibri.suggest import nearest
 
@@ -21,7 +21,7 @@ MAX_WORKERS = 256
 class Desired:
     """workers: those that are to hold experts, in the order of their numbers; drained: taken out, to be brought
     back by name; replicas: holders of each expert, where there are so many workers; holders: the placement to have
-    when all of them live; pinned: experts moved by hand, which no evening out moves; kinds: which workers may hold
+    when all of them live; pinned: experts moved by hand, which no evening out moves; homes: which workers may hold
     which experts, None: all."""
 
     workers: tuple[str, ...]
@@ -32,14 +32,14 @@ class Desired:
     loads: Loads | None = None
     facts: Mapping[str, Worker] = field(default_factory=dict)
     expert_bytes: int = 1
-    kinds: Kinds | None = None
+    homes: NumericsHomes | None = None
 
     @classmethod
     def of(
-        cls, placement: Placement, replicas: int, expert_bytes: int = 1, kinds: Kinds | None = None
+        cls, placement: Placement, replicas: int, expert_bytes: int = 1, homes: NumericsHomes | None = None
     ) -> Desired:
         holders = holders_of(placement)
-        return cls(placement.workers, (), replicas, holders, expert_bytes=expert_bytes, kinds=kinds)
+        return cls(placement.workers, (), replicas, holders, expert_bytes=expert_bytes, homes=homes)
 
     def drain(self, worker: str) -> Desired:
         """Raises InvalidInput for an unknown worker, one that is drained already, and the last one, also of its
@@ -114,10 +114,10 @@ class Desired:
             raise InvalidInput("from", f"a holder of it ({', '.join(names)})", source)
         if to == source:
             raise InvalidInput("from", f"another worker than {to}", source)
-        if to and self.kinds is not None and not self.kinds.may_hold(to, number):
-            home = self.kinds.experts[number]
+        if to and self.homes is not None and not self.homes.may_hold(to, number):
+            home = self.homes.experts[number]
             raise InvalidInput(
-                "to", f"a worker of {home}, which the expert belongs to", f"{to}, of {self.kinds.of(to)}"
+                "to", f"a worker of {home}, which the expert belongs to", f"{to}, of {self.homes.of(to)}"
             )
         new = (*([to] if to else []), *(name for name in names if name not in (to, source)))
         if not new:
@@ -159,7 +159,7 @@ class Desired:
             self.expert_bytes,
             self.pinned,
             even=even,
-            kinds=self.kinds,
+            homes=self.homes,
         )
 
     @property
@@ -182,8 +182,8 @@ class Desired:
         return self.facts.get(name, Worker(name))
 
     def _over(self, workers: tuple[str, ...]) -> Desired:
-        if self.kinds is not None:
-            self.kinds.check_present(workers)
+        if self.homes is not None:
+            self.homes.check_present(workers)
         planned = plan(self.problem(workers))
         return replace(self, workers=workers, holders=planned.holders, loads=planned.loads)
 

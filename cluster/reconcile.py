@@ -155,8 +155,8 @@ class Reconciler:
         membership = self._publisher.current
         current = holders_of(membership.placement)
         wanted = self.desired.without(absent)
-        alive, kinds = frozenset(membership.endpoints), self.desired.kinds
-        target = next_holders(wanted, current, alive, self._order(membership), kinds=kinds)
+        alive, homes = frozenset(membership.endpoints), self.desired.homes
+        target = next_holders(wanted, current, alive, self._order(membership), homes=homes)
         if target == current and self._loads_in_force(membership):
             return True
         try:
@@ -177,7 +177,7 @@ class Reconciler:
         lost = len(self._lost_to(current, alive))
         # One that hangs would hold up all.
         able = answering(membership.endpoints, _RESCUERS_ANSWER_S) or alive
-        target = next_holders(current, current, alive, self._order(membership), able, self.desired.kinds)
+        target = next_holders(current, current, alive, self._order(membership), able, self.desired.homes)
         self._log(f"placement: {lost} experts have no living holder; {', '.join(sorted(able))} load them")
         try:
             self._run_change(membership, target, None, yielding=False)
@@ -283,12 +283,12 @@ class Reconciler:
 
     def _lost_to(self, holders: Holders, alive: frozenset[str]) -> list[ExpertId]:
         """Experts that nobody alive holds, though somebody could."""
-        kinds = self.desired.kinds
-        able = None if kinds is None else {kinds.of(name) for name in alive}
+        homes = self.desired.homes
+        able = None if homes is None else {homes.of(name) for name in alive}
         return [
             (layer, expert)
             for layer, expert in (lost_experts(holders, alive) if alive else [])
-            if able is None or kinds is None or kinds.experts[expert] in able
+            if able is None or homes is None or homes.experts[expert] in able
         ]
 
     def _loads_in_force(self, membership: Membership) -> bool:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from colibri.cluster.holders import Holders
-from colibri.kinds import Kinds
+from colibri.numerics_homes import NumericsHomes
 
 
 def next_holders(
@@ -15,11 +15,11 @@ def next_holders(
     alive: frozenset[str],
     order: Sequence[str],
     able: frozenset[str] | None = None,
-    kinds: Kinds | None = None,
+    homes: NumericsHomes | None = None,
 ) -> Holders:
     """`wanted`, as far as those who live allow. alive: workers that hold all that `current` gives them, or
     nothing if it names them not at all; order: of names, so that ties have one answer; able: those of the living who
-    can load now (None: all); kinds: who may hold what (None: all).
+    can load now (None: all); homes: who may hold what (None: all).
 
     * A dead worker becomes no holder, but stays one: it is expected back.
     * Where that leaves fewer holders than wanted, living ones of `current` make up for it.
@@ -46,7 +46,7 @@ def next_holders(
             totals.update(kept)
     by_layer = [Counter(name for names in experts for name in names) for experts in result]
     for layer, expert in lost:
-        may = takers if kinds is None else [name for name in takers if kinds.may_hold(name, expert)]
+        may = takers if homes is None else [name for name in takers if homes.may_hold(name, expert)]
         if may:
             in_layer = by_layer[layer]
             best = min(may, key=lambda n: (in_layer[n], totals[n], rank.get(n, len(rank)), n))

@@ -26,7 +26,7 @@ from colibri.expert_service.state_news import StateNews
 from colibri.expert_service.store import Key, WeightStore
 from colibri.expert_service.stream import ExchangeStream, Worker
 from colibri.kernels.api import Backend
-from colibri.kinds import OPTION
+from colibri.numerics_homes import OPTION
 from colibri.rpc.server import Service
 from colibri.security.roles import Scope
 from colibri.transport._shared_ring import SharedRing

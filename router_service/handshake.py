@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from colibri.errors import ColibriError, DeadlineExpired, NumericsMismatch, WorkerLost
-from colibri.kinds import OPTION
+from colibri.numerics_homes import OPTION
 from colibri.placement import WorkerEndpoint
 from colibri.rpc.status import from_rpc_error
 from colibri.security.diagnose import explained, may_be_tls
@@ -22,7 +22,7 @@ _TLS_PROBE_S = 0.5
 @dataclass(frozen=True, slots=True)
 class RouterIdentity:
     """What a router shows its workers. pack_hash: empty when weights come from the checkpoint itself; others: the
-    expert_numerics_id of those workers, by name, that have another one (colibri.kinds)."""
+    expert_numerics_id of those workers, by name, that have another one (colibri.numerics_homes)."""
 
     router_name: str
     model_hash: str

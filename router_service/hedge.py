@@ -1,7 +1,7 @@
 """When a late message may also be sent elsewhere: seldom, and not when load is what makes it late.
 
 Workers that stand in for each other compute the same bits: all holders of an expert have one expert_numerics_id
-(colibri.kinds), which the handshake compares, so every message may be hedged by whoever holds its experts.
+(colibri.numerics_homes), which the handshake compares, so every message may be hedged by whoever holds its experts.
 """
 
 from __future__ import annotations

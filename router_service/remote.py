@@ -49,7 +49,7 @@ class RemoteExecutor:
     Messages carry (correlation id, attempt), and an answer counts for one attempt once. A thread follows the
     directory: connections to workers that are gone end, so that whoever waits for them knows at once, and new workers
     are connected before they are needed. The handshake refuses a worker whose expert_numerics_id is not the one it is
-    to have, and all holders of an expert have one (colibri.kinds): so any of them may stand in for any other.
+    to have, and all holders of an expert have one (colibri.numerics_homes): so any of them may stand in for any other.
     """
 
     def __init__(

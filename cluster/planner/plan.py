@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from colibri.cluster.holders import Holders
 from colibri.cluster.planner.balance import balance
-from colibri.cluster.planner.by_kind import plan_by_kind
+from colibri.cluster.planner.by_home import plan_by_home
 from colibri.cluster.planner.cover import cover
 from colibri.cluster.planner.even import even_out
 from colibri.cluster.planner.layout import Layout
@@ -29,8 +29,8 @@ def plan(problem: Problem) -> Plan:
 
     Where loads are not known and workers are unlike, every expert counts alike.
     """
-    if problem.kinds is not None:
-        return Plan(*plan_by_kind(problem, problem.kinds, _plan_one))
+    if problem.homes is not None:
+        return Plan(*plan_by_home(problem, problem.homes, _plan_one))
     if problem.loads is None and len({worker.speed for worker in problem.workers}) > 1:
         problem = replace(problem, loads=tuple((1.0,) * problem.experts for _ in range(problem.layers)))
     loads = problem.loads

@@ -9,7 +9,7 @@ from math import isfinite
 
 from colibri.cluster.holders import ExpertId, Holders
 from colibri.errors import InvalidInput, OverBudget
-from colibri.kinds import Kinds
+from colibri.numerics_homes import NumericsHomes
 
 #: [layer][expert]: what is expected of each, in any one unit, as rows per second.
 Loads = tuple[tuple[float, ...], ...]
@@ -40,7 +40,7 @@ class Problem:
     it is left as it is. cost_per_byte: in the loads' unit, per unit of speed: a layer's copies must shorten its slowest
     worker by more. spare: where memory is not limited, copies a worker may come to hold beyond its even part, as a
     share of it, and at least twice its part of those that level all layers; 0: none. even: whether experts move just to
-    even out numbers or loads. kinds: which workers may hold which experts, None: all; an expert then has as many copies
+    even out numbers or loads. homes: which workers may hold which experts, None: all; an expert then has as many copies
     as the workers of its kind allow.
 
     Raises InvalidInput and OverBudget: what is needed, and what there is.
@@ -57,7 +57,7 @@ class Problem:
     cost_per_byte: float = 0.0
     spare: float = 0.25
     even: bool = True
-    kinds: Kinds | None = None
+    homes: NumericsHomes | None = None
 
     def __post_init__(self) -> None:
         if not self.workers:

@@ -85,7 +85,7 @@ class ExpertNumerics:
 @dataclass(frozen=True, slots=True)
 class MixedNumerics:
     """What decides the bits of experts of several kinds in one deployment. homes: of each expert, in every layer, the
-    id it belongs to (colibri.kinds). Equal ids mean equal bits here, too: all kinds and every home are in it.
+    id it belongs to (colibri.numerics_homes). Equal ids mean equal bits here, too: all kinds and every home are in it.
 
     Raises ValueError for fewer than two kinds, for kinds that do not take the same rows or weights, or of an older
     revision, and for a home that is none of them.

@@ -245,7 +245,7 @@ def assemble(
             manager = PlacementManager(
                 launcher,
                 start.desired
-                or Desired.of(placement, options.replicas, expert_bytes(model, mode), mix.kinds),
+                or Desired.of(placement, options.replicas, expert_bytes(model, mode), mix.homes),
                 places.joining if ray is None else lambda present, joining: [ANYWHERE] * len(joining),
                 ManagerOptions(
                     memory=options.cluster.memory,

@@ -13,7 +13,7 @@ from colibri.errors import ConfigError
 from colibri.kernels.cuda.backend import INT4_ON_CPU
 from colibri.kernels.cuda.device import DeviceError
 from colibri.kernels.cuda.opening import family_at, may_use, require_cuda
-from colibri.kinds import OPTION
+from colibri.numerics_homes import OPTION
 
 
 @dataclass(frozen=True, slots=True)

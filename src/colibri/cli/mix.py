@@ -10,39 +10,39 @@ from dataclasses import dataclass
 from colibri.cli.devices import Kind, WorkerKinds
 from colibri.cluster.worker_state import Identities
 from colibri.errors import ConfigError
-from colibri.kinds import OPTION, Kinds, share_out, spread_kinds
 from colibri.numerics import ExpertNumerics, MixedNumerics
+from colibri.numerics_homes import OPTION, NumericsHomes, assign_homes, spread_by_home
 from colibri.placement import Placement, spread
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """numerics: of all experts together; usual: the id that a worker is to have unless `kinds` says another; kinds:
+    """numerics: of all experts together; usual: the id that a worker is to have unless `homes` says another; homes:
     None: all have that one."""
 
     numerics: ExpertNumerics | MixedNumerics
     usual: str
-    kinds: Kinds | None = None
+    homes: NumericsHomes | None = None
 
     def spread(self, layers: int, experts: int, workers: Sequence[str], replicas: int = 1) -> Placement:
         """The first placement. Raises InvalidInput for more replicas than a kind has workers."""
-        if self.kinds is None:
+        if self.homes is None:
             return spread(layers, experts, workers, replicas)
-        return spread_kinds(layers, workers, self.kinds, replicas)
+        return spread_by_home(layers, workers, self.homes, replicas)
 
     def identities(self, model_hash: str, pack_hash: str) -> Identities:
         """What every worker must say of itself."""
-        return Identities(model_hash, pack_hash, self.usual, {} if self.kinds is None else self.kinds.workers)
+        return Identities(model_hash, pack_hash, self.usual, {} if self.homes is None else self.homes.workers)
 
     def lines(self, workers: Sequence[str]) -> list[str]:
         """What an operator must know of it at the start."""
-        if self.kinds is None:
+        if self.homes is None:
             return []
-        counts = Counter(self.kinds.experts)
+        counts = Counter(self.homes.experts)
         told = []
         for kind in sorted(counts):
-            names = [name for name in workers if self.kinds.of(name) == kind]
-            told.append(f"{', '.join(names)}: {kind}, {counts[kind]} of {len(self.kinds.experts)} experts")
+            names = [name for name in workers if self.homes.of(name) == kind]
+            told.append(f"{', '.join(names)}: {kind}, {counts[kind]} of {len(self.homes.experts)} experts")
         return [
             f"MIXED NUMERICS: {'; '.join(told)}",
             f"MIXED NUMERICS: answers equal those of this very mix alone, {self.numerics.id}; those of one kind, and "
@@ -86,7 +86,7 @@ def _mix(by_worker: Mapping[str, ExpertNumerics], usual: ExpertNumerics, experts
         (numerics,) = kinds.values() or (usual,)
         return Mix(numerics, numerics.id)
     workers = Counter(numerics.id for numerics in by_worker.values())
-    homes = share_out(experts, workers)
+    homes = assign_homes(experts, workers)
     others = {name: numerics.id for name, numerics in by_worker.items() if numerics.id != usual.id}
     numerics_of_all = MixedNumerics(tuple(kinds[kind] for kind in sorted(kinds)), homes)
-    return Mix(numerics_of_all, usual.id, Kinds(homes, usual.id, others))
+    return Mix(numerics_of_all, usual.id, NumericsHomes(homes, usual.id, others))

@@ -73,7 +73,7 @@ def connect_workers(
         model.model_hash(),
         mix.usual,
         model.pack_hash,
-        others={} if mix.kinds is None else mix.kinds.workers,
+        others={} if mix.homes is None else mix.homes.workers,
     )
     executor = RemoteExecutor(identity, limits, directory, link=link, policy=policy, log=log)
     undo.callback(executor.close)

@@ -11,7 +11,7 @@ from colibri.cluster.desired_store import DesiredStore
 from colibri.cluster.holders import as_placement
 from colibri.cluster.keeping import DesiredKeeper, recall, wanted_again
 from colibri.cluster.kept_state import Asked
-from colibri.kinds import OPTION
+from colibri.numerics_homes import OPTION
 from colibri.placement import Placement
 
 

@@ -36,9 +36,9 @@ def test_a_mix_and_what_is_said_of_it() -> None:
     found = mix_of(numerics, kinds, 8)
     assert isinstance(found.numerics, MixedNumerics)
     assert Counter(found.numerics.homes) == {CPU.id: 6, CUDA.id: 2}
-    assert found.kinds is not None
-    assert found.kinds.of("w0") == CUDA.id
-    assert found.kinds.of("w9") == CPU.id, "who joins"
+    assert found.homes is not None
+    assert found.homes.of("w0") == CUDA.id
+    assert found.homes.of("w9") == CPU.id, "who joins"
     told, warning = found.lines(list(kinds.workers))
     assert told == (f"MIXED NUMERICS: w1, w2, w3: {CPU.id}, 6 of 8 experts; w0: {CUDA.id}, 2 of 8 experts")
     assert found.numerics.id in warning

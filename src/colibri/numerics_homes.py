@@ -17,7 +17,7 @@ OPTION = "--mixed-numerics"
 
 
 @dataclass(frozen=True, slots=True)
-class Kinds:
+class NumericsHomes:
     """Numerics ids. experts: of each expert, in every layer; workers: by name, of those that are not `usual`."""
 
     experts: tuple[str, ...]
@@ -33,12 +33,12 @@ class Kinds:
     def check_present(self, workers: Iterable[str]) -> None:
         """Raises InvalidInput where an id that experts belong to would have no worker."""
         there = {self.of(worker) for worker in workers}
-        for kind in dict.fromkeys(self.experts):
-            if kind not in there:
-                raise InvalidInput("workers", f"at least one of {kind}, which experts belong to", "none")
+        for home in dict.fromkeys(self.experts):
+            if home not in there:
+                raise InvalidInput("workers", f"at least one of {home}, which experts belong to", "none")
 
 
-def share_out(experts: int, workers: Mapping[str, int]) -> tuple[str, ...]:
+def assign_homes(experts: int, workers: Mapping[str, int]) -> tuple[str, ...]:
     """To which id each of `experts` belongs. workers: how many of each id there are: it gets its part of the experts,
     by largest remainder, at least one; those of an id lie as far apart as they can.
 
@@ -47,34 +47,34 @@ def share_out(experts: int, workers: Mapping[str, int]) -> tuple[str, ...]:
     if experts < len(ids):
         raise InvalidInput("experts", f"at least {len(ids)}, one for each numerics id", experts)
     total = sum(workers.values())
-    parts = {kind: max(1, experts * workers[kind] // total) for kind in ids}
+    parts = {home: max(1, experts * workers[home] // total) for home in ids}
     while sum(parts.values()) != experts:
-        by_want = sorted(ids, key=lambda kind: experts * workers[kind] / total - parts[kind])
+        by_want = sorted(ids, key=lambda home: experts * workers[home] / total - parts[home])
         if sum(parts.values()) < experts:
             parts[by_want[-1]] += 1
         else:
-            parts[next(kind for kind in by_want if parts[kind] > 1)] -= 1
+            parts[next(home for home in by_want if parts[home] > 1)] -= 1
     # Each in turn to whoever is the furthest behind its part.
     given, found = dict.fromkeys(ids, 0), []
     for number in range(1, experts + 1):
-        kind = max(ids, key=lambda kind: parts[kind] * number / experts - given[kind])
-        given[kind] += 1
-        found.append(kind)
+        home = max(ids, key=lambda home: parts[home] * number / experts - given[home])
+        given[home] += 1
+        found.append(home)
     return tuple(found)
 
 
-def spread_kinds(
-    layers: int, workers: Sequence[str], kinds: Kinds, replicas: int = 1, epoch: int = 1
+def spread_by_home(
+    layers: int, workers: Sequence[str], homes: NumericsHomes, replicas: int = 1, epoch: int = 1
 ) -> Placement:
     """colibri.placement.spread of each id's experts over its workers. Raises InvalidInput, also where an id has fewer
     workers than `replicas`."""
-    kinds.check_present(workers)
-    holders: list[list[tuple[int, ...]]] = [[() for _ in kinds.experts] for _ in range(layers)]
-    for kind in dict.fromkeys(kinds.experts):
-        able = [index for index, worker in enumerate(workers) if kinds.of(worker) == kind]
-        numbers = [expert for expert, own in enumerate(kinds.experts) if own == kind]
+    homes.check_present(workers)
+    holders: list[list[tuple[int, ...]]] = [[() for _ in homes.experts] for _ in range(layers)]
+    for home in dict.fromkeys(homes.experts):
+        able = [index for index, worker in enumerate(workers) if homes.of(worker) == home]
+        numbers = [expert for expert, own in enumerate(homes.experts) if own == home]
         if replicas > len(able):
-            raise InvalidInput("replicas", f"at most {len(able)} (the number of workers of {kind})", replicas)
+            raise InvalidInput("replicas", f"at most {len(able)} (the number of workers of {home})", replicas)
         part = spread(layers, len(numbers), [workers[index] for index in able], replicas)
         for layer, experts in enumerate(part.holders):
             for expert, names in zip(numbers, experts, strict=True):

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colibri.errors import InvalidInput
-from colibri.kinds import Kinds, share_out, spread_kinds
+from colibri.numerics_homes import NumericsHomes, assign_homes, spread_by_home
 
-TWO = Kinds(("a", "b", "a", "b", "a"), "a", {"w1": "b", "w3": "b"})
+TWO = NumericsHomes(("a", "b", "a", "b", "a"), "a", {"w1": "b", "w3": "b"})
 
 
 @given(
@@ -21,27 +21,27 @@ TWO = Kinds(("a", "b", "a", "b", "a"), "a", {"w1": "b", "w3": "b"})
 def test_each_kind_gets_its_part(experts: int, workers: dict[str, int]) -> None:
     if experts < len(workers):
         with pytest.raises(InvalidInput, match=f"experts: expected at least {len(workers)}"):
-            share_out(experts, workers)
+            assign_homes(experts, workers)
         return
-    found = share_out(experts, workers)
+    found = assign_homes(experts, workers)
     counts = Counter(found)
     assert len(found) == experts
     assert counts.keys() == workers.keys()
     total = sum(workers.values())
-    starved = [kind for kind in workers if experts * workers[kind] < total]
-    for kind, number in workers.items():
+    starved = [home for home in workers if experts * workers[home] < total]
+    for home, number in workers.items():
         exact = experts * number / total
-        assert abs(counts[kind] - exact) < 1 + len(starved) or counts[kind] == 1
-    assert found == share_out(experts, dict(reversed(workers.items()))), "whoever is named first"
+        assert abs(counts[home] - exact) < 1 + len(starved) or counts[home] == 1
+    assert found == assign_homes(experts, dict(reversed(workers.items()))), "whoever is named first"
 
 
 def test_those_of_a_kind_lie_apart() -> None:
-    assert share_out(8, {"a": 1, "b": 3}) == ("b", "a", "b", "b", "b", "a", "b", "b")
-    assert share_out(4, {"a": 2, "b": 2}) == share_out(4, {"a": 1, "b": 1}) == ("a", "b", "a", "b")
+    assert assign_homes(8, {"a": 1, "b": 3}) == ("b", "a", "b", "b", "b", "a", "b", "b")
+    assert assign_homes(4, {"a": 2, "b": 2}) == assign_homes(4, {"a": 1, "b": 1}) == ("a", "b", "a", "b")
 
 
 def test_the_first_placement_keeps_them_apart() -> None:
-    placement = spread_kinds(3, ["w0", "w1", "w2", "w3", "w4"], TWO, 2)
+    placement = spread_by_home(3, ["w0", "w1", "w2", "w3", "w4"], TWO, 2)
     for experts in placement.holders:
         for expert, names in enumerate(experts):
             assert len(set(names)) == 2
@@ -53,6 +53,6 @@ def test_what_cannot_be_placed() -> None:
     with pytest.raises(
         InvalidInput, match=r"replicas: expected at most 1 \(the number of workers of b\), got 2"
     ):
-        spread_kinds(1, ["w0", "w1", "w2"], TWO, 2)
+        spread_by_home(1, ["w0", "w1", "w2"], TWO, 2)
     with pytest.raises(InvalidInput, match="workers: expected at least one of b, which experts belong to"):
-        spread_kinds(1, ["w0", "w2"], TWO)
+        spread_by_home(1, ["w0", "w2"], TWO)

@@ -8,21 +8,21 @@ from typing import TypeVar
 
 from colibri.cluster.holders import Holders
 from colibri.cluster.planner.problem import Loads, Problem
-from colibri.kinds import Kinds
+from colibri.numerics_homes import NumericsHomes
 
 _Value = TypeVar("_Value")
 #: As colibri.cluster.planner.plan.plan: (holders, loads that they were planned for or None).
 PlanOne = Callable[[Problem], tuple[Holders, Loads | None]]
 
 
-def plan_by_kind(problem: Problem, kinds: Kinds, plan_one: PlanOne) -> tuple[Holders, Loads | None]:
+def plan_by_home(problem: Problem, homes: NumericsHomes, plan_one: PlanOne) -> tuple[Holders, Loads | None]:
     """The experts of an id that no worker of the problem has stay as they are: nobody else may hold them."""
     holders = [list(experts) for experts in problem.holders]
     loads = [[1.0] * problem.experts for _ in range(problem.layers)]
     known = False
-    for kind in dict.fromkeys(kinds.experts):
-        numbers = [expert for expert, own in enumerate(kinds.experts) if own == kind]
-        workers = tuple(worker for worker in problem.workers if kinds.of(worker.name) == kind)
+    for home in dict.fromkeys(homes.experts):
+        numbers = [expert for expert, own in enumerate(homes.experts) if own == home]
+        workers = tuple(worker for worker in problem.workers if homes.of(worker.name) == home)
         if not workers:
             continue
         at = {expert: index for index, expert in enumerate(numbers)}
@@ -33,7 +33,7 @@ def plan_by_kind(problem: Problem, kinds: Kinds, plan_one: PlanOne) -> tuple[Hol
             replicas=max(1, min(problem.replicas, len({worker.domain for worker in workers}))),
             loads=None if problem.loads is None else _columns(problem.loads, numbers),
             pinned=frozenset((layer, at[expert]) for layer, expert in problem.pinned if expert in at),
-            kinds=None,
+            homes=None,
         )
         found, planned_for = plan_one(part)
         known = known or planned_for is not None

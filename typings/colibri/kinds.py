@@ -1,1 +1,0 @@
-../../src/colibri/kinds.py

@@ -1,0 +1,1 @@
+../../src/colibri/numerics_homes.py
