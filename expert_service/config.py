@@ -20,7 +20,7 @@ class WorkerConfig:
     with gpu_block_size threads in a block and dma_buffer_size bytes of pinned memory; 'cpu': not. int4_on:
     'gpu' or 'cpu', what dequantises int4 experts of a GPU (None: gpu, or there are none). cpus: CPUs to run on (none:
     as inherited). numa_node: node for weights (-1: as inherited). oversubscribed: the CPUs are another worker's,
-    too: claimed together with others, and reported. crossing: what is to be reported of CPUs and memory that lie on
+    too: locked together with others, and reported. crossing: what is to be reported of CPUs and memory that lie on
     different nodes (empty: they do not). max_rows: rows of one request. max_queued: requests that may wait.
     max_streams: routers at once. grace_s: seconds for what is in flight after SIGTERM. parent_pid: the
     process that started this one and whose end ends it. lease_s: it ends when no coordinator has called for so long

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from colibri.errors import ConfigError, PinningRefused, WorkerLost
-from colibri.expert_service.cpu_claims import CpuClaims, whose
+from colibri.expert_service.cpu_locks import CpuLocks, whose
 
 #: (set_mempolicy, move_pages)
 _SYSCALLS = {"x86_64": (238, 279), "aarch64": (237, 239)}
@@ -26,7 +26,7 @@ _PR_SET_PDEATHSIG = 1
 _MAX_NODES = 1024
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 #: How long a worker waits for CPUs that another still has: one that was killed takes a moment to end.
-_CLAIM_S = 3.0
+_WAIT_S = 3.0
 #: Pages looked at in one read-back, spread evenly over all weights.
 SAMPLED_PAGES = 512
 
@@ -74,16 +74,16 @@ class Placed:
     pages_by_node: Mapping[int, int]
 
 
-def bind(place: Place, claims: CpuClaims) -> None:
+def bind(place: Place, locks: CpuLocks) -> None:
     """This process runs on the place's CPUs from now on, which no other worker of the host has, and its new pages
-    come from the place's node. What the parent process has claimed counts as claimed for this one. Call it in the
+    come from the place's node. What the parent process has locked counts as locked for this one. Call it in the
     main thread before any other thread, library or large array: what exists already keeps the memory it has.
-    `claims` must live as long as the process.
+    `locks` must live as long as the process.
 
     Raises PinningRefused when another worker has a CPU (and sharing was not asked for), ConfigError when the kernel
     refuses.
     """
-    others = claims.claim(place.cpus, share=place.oversubscribed, on_behalf=os.getppid(), wait_s=_CLAIM_S)
+    others = locks.take(place.cpus, share=place.oversubscribed, on_behalf=os.getppid(), wait_s=_WAIT_S)
     if others:
         who = ", ".join(f"CPU {cpu} is process {pid or 'unknown'}'s" for cpu, pid in others.items())
         raise PinningRefused(

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from colibri.expert_service.config import WorkerConfig
-from colibri.expert_service.cpu_claims import host_claims
+from colibri.expert_service.cpu_locks import host_locks
 from colibri.expert_service.low_priority import call_lowered
 from colibri.expert_service.pinning import Place, bind, die_with_parent
 
@@ -40,7 +40,7 @@ def settle(place: Place, parent_pid: int | None = None) -> None:
     """
     if parent_pid is not None:
         die_with_parent(parent_pid)
-    bind(place, host_claims(os.environ))
+    bind(place, host_locks(os.environ))
     for name in _ONE_THREAD:
         os.environ.setdefault(name, "1")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from colibri.expert_service import cpu_claims
+from colibri.expert_service import cpu_locks
 from colibri.models.demo_model import build_demo_model
 from colibri.models.home import colibri_home
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
@@ -40,7 +40,7 @@ TINY = RandomMixtral(
 hypothesis.settings.register_profile("colibri", deadline=None)
 hypothesis.settings.load_profile("colibri")
 # Deployments of tests overlap, and so do test runs: they take no notice of one another's CPUs.
-os.environ.setdefault(cpu_claims.VARIABLE, cpu_claims.NONE)
+os.environ.setdefault(cpu_locks.VARIABLE, cpu_locks.NONE)
 # Ray starts its processes by fork(), within which gRPC, if a test before used it, may wait for ever.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # A shell that runs the tests in its background has them ignore SIGINT, and so would every process that they interrupt.

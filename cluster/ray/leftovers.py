@@ -40,7 +40,7 @@ _OURS = ("colibri.cli.main", "colibri.cluster.ray.")
 #: In the environment of whatever a process of Ray has started.
 _FROM_RAY = b"RAY_RAYLET_PID="
 _SOCKETS = ("ray/session_*/sockets/*", "colibri-run-*")
-#: What workers share with routers has no name; the lock file of the host's CPU claims is no memory and stays.
+#: What workers share with routers has no name; the lock file of the host's CPU locks is no memory and stays.
 _SHARED = ("plasma*", "ray*")
 _SAID = 120
 _END_S = 5.0

@@ -4,7 +4,7 @@ A host with N places has N seats, each a lock file; who holds the lock has the s
 plan, and the kernel takes the lock from a process that ends. So workers of one host never share cores, whichever of
 them Ray starts first, and again after any restart. Beside the lock lies a record of the worker that sits there
 (`record`), by which whoever comes after a lost actor finds it. What keeps workers of several deployments apart are the
-CPU claims (`expert_service.cpu_claims`), which a seat's place is bound with.
+CPU locks (`expert_service.cpu_locks`), which a seat's place is bound with.
 """
 
 from __future__ import annotations

@@ -214,12 +214,12 @@ def test_a_kept_secret(tmp_path: Path, tries: Tries) -> None:
 
 @needs_root
 def test_cpus_that_a_stranger_never_lets_go(tiny_mixtral: Path, tmp_path: Path, tries: Tries) -> None:
-    """The file of CPU claims is everybody's: a start waits for a moment, says who, and can pass over it."""
+    """The file of CPU locks is everybody's: a start waits for a moment, says who, and can pass over it."""
     with tempfile.TemporaryDirectory(prefix="colibri-attack-", dir="/tmp") as name:
         Path(name).chmod(0o1777)
-        claims = Path(name) / "cpus"
-        claims.touch()
-        claims.chmod(0o666)
+        locks = Path(name) / "cpus"
+        locks.touch()
+        locks.chmod(0o666)
         command = [
             sys.executable,
             "-P",
@@ -229,27 +229,27 @@ def test_cpus_that_a_stranger_never_lets_go(tiny_mixtral: Path, tmp_path: Path, 
             str(tiny_mixtral),
             "--config=none",
         ]
-        command += [f"--listen=unix:{tmp_path}/w.sock", f"--cpu-claims={claims}"]
-        with stranger_locks(claims) as stranger:
+        command += [f"--listen=unix:{tmp_path}/w.sock", f"--cpu-locks={locks}"]
+        with stranger_locks(locks) as stranger:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
             assert done.returncode == 1
             assert f"process {stranger} of user 65534 is among those who have them" in done.stderr
-            assert "--cpu-claims none takes no notice of anybody" in done.stderr
-            with worker_process(tiny_mixtral, f"unix:{tmp_path}/w.sock", "--cpu-claims=none") as worker:
+            assert "--cpu-locks none takes no notice of anybody" in done.stderr
+            with worker_process(tiny_mixtral, f"unix:{tmp_path}/w.sock", "--cpu-locks=none") as worker:
                 assert worker.process.poll() is None
         # What is no file of locks is told, too.
-        claims.unlink()
+        locks.unlink()
         makers: tuple[Callable[[], object], ...] = (
-            lambda: os.mkfifo(claims, 0o666),
-            claims.mkdir,
-            lambda: claims.symlink_to("/etc/passwd"),
+            lambda: os.mkfifo(locks, 0o666),
+            locks.mkdir,
+            lambda: locks.symlink_to("/etc/passwd"),
         )
         for make in makers:
             make()
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
             assert done.returncode == 1
-            assert "--cpu-claims: expected a " in done.stderr, done.stderr
-            claims.rmdir() if claims.is_dir() else claims.unlink()
+            assert "--cpu-locks: expected a " in done.stderr, done.stderr
+            locks.rmdir() if locks.is_dir() else locks.unlink()
     tries("locks on CPUs by another user", 4)
 
 

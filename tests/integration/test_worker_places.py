@@ -20,7 +20,7 @@ import pytest
 
 from colibri.cluster.cpu_list import format_cpu_list, parse_cpu_list
 from colibri.cluster.topology import discover
-from colibri.expert_service.cpu_claims import VARIABLE
+from colibri.expert_service.cpu_locks import VARIABLE
 from tests.support.machine_trees import MachineTree
 from tests.support.serving import serving
 from tests.support.worker_client import WorkerClient, limits_of, worker_process
@@ -44,7 +44,7 @@ ELSEWHERE = (
 
 
 @pytest.fixture(autouse=True)
-def claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "cpus"
     monkeypatch.setenv(VARIABLE, str(file))
     return file

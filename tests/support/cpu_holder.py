@@ -11,9 +11,9 @@ from pathlib import Path
 HOLDER = (
     "import sys\n"
     "from pathlib import Path\n"
-    "from colibri.expert_service.cpu_claims import CpuClaims\n"
-    "claims = CpuClaims(Path(sys.argv[1]))\n"
-    "print(claims.claim(map(int, sys.argv[3:]), share=sys.argv[2] == 'share'), flush=True)\n"
+    "from colibri.expert_service.cpu_locks import CpuLocks\n"
+    "locks = CpuLocks(Path(sys.argv[1]))\n"
+    "print(locks.take(map(int, sys.argv[3:]), share=sys.argv[2] == 'share'), flush=True)\n"
     "sys.stdin.read()\n"
 )
 

@@ -26,7 +26,7 @@ from colibri.cli.launchers import gpu_workers, make_launcher
 from colibri.cli.mix import mix_of
 from colibri.cli.parts import connect_workers, gate_precision, machine_places, open_backend, threads_of
 from colibri.cli.phases import Phases
-from colibri.cli.pinning_options import CPU, PinningOptions, use_claims
+from colibri.cli.pinning_options import CPU, PinningOptions, use_locks
 from colibri.cli.progress import Loading
 from colibri.cli.start import start_of
 from colibri.cli.terminal import say
@@ -105,7 +105,7 @@ def assemble(
     Workers start and load while this process packs the dense weights.
     """
     ray = options.cluster.ray
-    use_claims(options.pinning.claims, os.environ)
+    use_locks(options.pinning.locks, os.environ)
     topology = discover()
     if machine is None:
         machine = Machine(topology.gpus, elsewhere=None if ray is None else partial(gpu_workers, ray, log))

@@ -33,6 +33,6 @@ false. Unknown keys and unknown COLIBRI_ variables are errors that name the near
 
 Three variables are no options: COLIBRI_HOME, the folder of the demo model and of caches (default ~/.cache/colibri);
 COLIBRI_ISA, the instruction path of the CPU kernels (avx512bf16, avx512, avx2 or portable; default: the best here);
-COLIBRI_CPU_CLAIMS, the file by which workers of one host keep off one another's CPUs, or none (default:
+COLIBRI_CPU_LOCKS, the file by which workers of one host keep off one another's CPUs, or none (default:
 /dev/shm/colibri-cpus).
 """

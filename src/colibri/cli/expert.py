@@ -11,7 +11,7 @@ from pathlib import Path
 from colibri.cli import options
 from colibri.cli.gpu_options import add_gpu, gpu_options
 from colibri.cli.parser import integer, number
-from colibri.cli.pinning_options import add_worker_pinning, use_claims
+from colibri.cli.pinning_options import add_worker_pinning, use_locks
 from colibri.cli.security_options import (
     add_server_security,
     add_worker_secret,
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.standard_streams import keep_native_code_from_waiting
     from colibri.cli.terminal import announce, say
     from colibri.cluster.cpu_list import parse_cpu_list
-    from colibri.expert_service.cpu_claims import host_claims
+    from colibri.expert_service.cpu_locks import host_locks
     from colibri.expert_service.worker import WorkerConfig, run_worker, settle
 
     keep_native_code_from_waiting()
@@ -125,8 +125,8 @@ def run(args: argparse.Namespace) -> int:
         share=args.share_cpus,
         cross_node=args.allow_cross_node,
     )
-    use_claims(getattr(args, "cpu_claims", None), os.environ)
-    place, crossing = expert_place(wish, host_claims(os.environ))
+    use_locks(getattr(args, "cpu_locks", None), os.environ)
+    place, crossing = expert_place(wish, host_locks(os.environ))
     if crossing:
         say(f"{args.name}: CROSSES NUMA NODES: {crossing}")
     settle(place, getattr(args, "parent_pid", None))

@@ -12,7 +12,7 @@ from colibri.cluster.pinning_check import Measure, check_place
 from colibri.cluster.pinning_plan import Wanted, WorkerPlace, no_such_node, plan_workers
 from colibri.cluster.topology import UNKNOWN_NODE, Roots, Topology, discover
 from colibri.errors import ConfigError
-from colibri.expert_service.cpu_claims import CpuClaims
+from colibri.expert_service.cpu_locks import CpuLocks
 from colibri.expert_service.read_bandwidth import measure_read_bandwidth
 
 _TRIES = 64
@@ -31,7 +31,7 @@ class PlaceWish:
 
 def expert_place(
     wish: PlaceWish,
-    claims: CpuClaims,
+    locks: CpuLocks,
     roots: Roots | None = None,
     measure: Measure = measure_read_bandwidth,
 ) -> tuple[WorkerPlace, str]:
@@ -54,10 +54,10 @@ def expert_place(
         wanted = ((wish.numa_node,), (wish.cpu_threads,))
         for _ in range(_TRIES):
             (place,) = when_free(
-                claims,
+                locks,
                 lambda taken: plan_workers(topology, Wanted(1, *wanted, share=wish.share, taken=taken)),
             )
-            if not claims.claim(place.cpus, share=place.oversubscribed):
+            if not locks.take(place.cpus, share=place.oversubscribed):
                 break  # else somebody who started at the same moment was quicker: there may be others left
     return place, check_place(topology, place, measure, allow=wish.cross_node)
 

@@ -12,7 +12,7 @@ from colibri.cli.places import Places
 from colibri.cluster.pinning_plan import PinningPlan
 from colibri.cluster.topology import Topology
 from colibri.errors import ConfigError
-from colibri.expert_service.cpu_claims import host_claims
+from colibri.expert_service.cpu_locks import host_locks
 from colibri.kernels.api import Backend, ComputeMode, GatePrecision
 from colibri.kernels.factory import make_backend
 from colibri.models.model import (
@@ -31,7 +31,7 @@ def machine_places(
 ) -> Places:
     """Plans for any number of workers on the machine as this process may use it now. The reference backend has one
     thread."""
-    return Places(topology, options, threads_of(backend, threads), host_claims(os.environ), log)
+    return Places(topology, options, threads_of(backend, threads), host_locks(os.environ), log)
 
 
 def threads_of(backend: str, threads: int | None) -> int | None:

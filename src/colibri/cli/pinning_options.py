@@ -20,7 +20,7 @@ _MAX_THREADS = 1024
 class PinningOptions:
     """numa_nodes, cpu_threads: one value for all workers or one for each, None: auto. share: workers may have the same
     CPUs, and GPUs; cross_node: a worker may have CPUs and memory on different nodes. devices: one for all or one for
-    each; 'cpu', 'cuda' (a GPU of its own), 'cuda:N' (of the PCI bus' order), or 'auto' for all. claims: in place of the
+    each; 'cpu', 'cuda' (a GPU of its own), 'cuda:N' (of the PCI bus' order), or 'auto' for all. locks: in place of the
     file by which workers of a host keep off one another's CPUs; None: as the environment says."""
 
     numa_nodes: tuple[int | None, ...] = (None,)
@@ -28,7 +28,7 @@ class PinningOptions:
     share: bool = False
     cross_node: bool = False
     devices: tuple[str, ...] = (CPU,)
-    claims: str | None = None
+    locks: str | None = None
 
 
 def add_worker_pinning(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +94,7 @@ def _add_permissions(parser: argparse.ArgumentParser, share: bool = False) -> No
         help="start a worker whose CPUs and memory lie on different NUMA nodes, rather than refuse",
     )
     parser.add_argument(
-        "--cpu-claims",
+        "--cpu-locks",
         default=argparse.SUPPRESS,
         metavar="FILE",
         help="file by which the workers of a host keep off one another's CPUs; none: take no notice of others "
@@ -102,10 +102,10 @@ def _add_permissions(parser: argparse.ArgumentParser, share: bool = False) -> No
     )
 
 
-def use_claims(claims: str | None, environ: MutableMapping[str, str]) -> None:
-    """For this process and the workers that it starts. claims: PinningOptions.claims."""
-    if claims is not None:
-        environ["COLIBRI_CPU_CLAIMS"] = claims
+def use_locks(locks: str | None, environ: MutableMapping[str, str]) -> None:
+    """For this process and the workers that it starts. locks: PinningOptions.locks."""
+    if locks is not None:
+        environ["COLIBRI_CPU_LOCKS"] = locks
 
 
 def pinning_options(args: argparse.Namespace) -> PinningOptions:
@@ -116,7 +116,7 @@ def pinning_options(args: argparse.Namespace) -> PinningOptions:
         args.share_cpus,
         args.allow_cross_node,
         args.device,
-        getattr(args, "cpu_claims", None),
+        getattr(args, "cpu_locks", None),
     )
 
 

@@ -12,7 +12,7 @@ from colibri.cluster.pinning_check import Measure, check_place
 from colibri.cluster.pinning_plan import PinningPlan, Wanted, WorkerPlace, plan_joining, plan_pinning
 from colibri.cluster.topology import Topology
 from colibri.errors import ConfigError, PinningRefused
-from colibri.expert_service.cpu_claims import CpuClaims, whose
+from colibri.expert_service.cpu_locks import CpuLocks, whose
 from colibri.expert_service.read_bandwidth import measure_read_bandwidth
 
 #: How long to wait for CPUs that workers of others have: those of a server that has just ended take a moment.
@@ -30,7 +30,7 @@ class Places:
         topology: Topology,
         options: PinningOptions,
         threads: int | None,
-        claims: CpuClaims,
+        locks: CpuLocks,
         log: Callable[[str], None],
         measure: Measure = measure_read_bandwidth,
     ) -> None:
@@ -38,7 +38,7 @@ class Places:
         self._topology = topology
         self._options = options
         self._threads = threads
-        self._claims = claims
+        self._locks = locks
         self._log = log
         self._measure = measure
 
@@ -56,7 +56,7 @@ class Places:
         starting = [f"w{number}" for number in range(workers)] if names is None else names
         wanted = self._wanted(_numbers(starting))
         plan = when_free(
-            self._claims,
+            self._locks,
             lambda taken: plan_pinning(self._topology, replace(wanted, taken=taken), self._threads),
         )
         self._check(plan.workers, [f"worker {name}" for name in starting])
@@ -66,7 +66,7 @@ class Places:
         """For workers (w0 ...) that join those that there are: one that comes back has what the options say of it."""
         wanted = self._wanted(_numbers(names))
         places = when_free(
-            self._claims, lambda taken: plan_joining(self._topology, replace(wanted, taken=taken), present)
+            self._locks, lambda taken: plan_joining(self._topology, replace(wanted, taken=taken), present)
         )
         if self._threads is not None and not any(wanted.cpu_threads):
             places = tuple(replace(place, threads=self._threads) for place in places)
@@ -94,7 +94,7 @@ class Places:
 
 
 def when_free(
-    claims: CpuClaims,
+    locks: CpuLocks,
     plan: Callable[[dict[int, int]], _Planned],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -102,7 +102,7 @@ def when_free(
     """`plan` of the CPUs that others have; while it refuses, and others have some, again for a moment."""
     until = clock() + _FREE_S
     while True:
-        taken = claims.taken()
+        taken = locks.taken()
         try:
             return plan(taken)
         except PinningRefused as error:

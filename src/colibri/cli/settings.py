@@ -25,7 +25,7 @@ CONFIG_VARIABLE = "COLIBRI_CONFIG"
 #: Value of --config: neither a file nor the environment.
 NONE = "none"
 #: Variables that are read elsewhere, and the beginnings of those that tests and benchmarks read.
-OTHER_VARIABLES = ("COLIBRI_HOME", "COLIBRI_ISA", "COLIBRI_CPU_CLAIMS", CONFIG_VARIABLE)
+OTHER_VARIABLES = ("COLIBRI_HOME", "COLIBRI_ISA", "COLIBRI_CPU_LOCKS", CONFIG_VARIABLE)
 _DEVELOPERS = ("COLIBRI_TEST_", "COLIBRI_BENCH_", "COLIBRI_PEERS_", "COLIBRI_VLLM_", "COLIBRI_LLAMA_")
 # Kubernetes gives every pod such variables for each service; one of them may be called colibri.
 _SERVICE_LINK = re.compile(

@@ -11,7 +11,7 @@ from colibri.cli.main import main
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """All tests run with an option in the environment (tests/conftest.py)."""
-    monkeypatch.delenv("COLIBRI_CPU_CLAIMS", raising=False)
+    monkeypatch.delenv("COLIBRI_CPU_LOCKS", raising=False)
 
 
 @pytest.fixture

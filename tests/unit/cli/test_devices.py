@@ -26,7 +26,7 @@ from colibri.cluster.launch import LaunchOptions, worker_command
 from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.cluster.topology import Gpu
 from colibri.errors import ConfigError
-from colibri.expert_service.cpu_claims import CpuClaims
+from colibri.expert_service.cpu_locks import CpuLocks
 from colibri.kernels.cuda.device import DeviceError
 from tests.support.machine_trees import MachineTree, two_sockets
 
@@ -62,9 +62,7 @@ def settle(
 
 def places_of(tree: MachineTree, workers: int, *devices: str, share: bool = False) -> list[WorkerPlace]:
     options = PinningOptions(devices=devices, share=share)
-    places = Places(
-        tree.discover(), options, None, CpuClaims(None), lambda line: None, lambda cpu, node: None
-    )
+    places = Places(tree.discover(), options, None, CpuLocks(None), lambda line: None, lambda cpu, node: None)
     return list(places.first(workers).workers)
 
 
@@ -307,9 +305,7 @@ def test_places_of_gpus_and_cpus(tmp_path: Path) -> None:
     assert [place.gpu for place in each] == [cards[3], "", cards[0]]
     assert len({cpu for place in each for cpu in place.cpus}) == sum(len(place.cpus) for place in each)
     options = PinningOptions(devices=("cuda", "cpu"), cpu_threads=(2,))
-    places = Places(
-        tree.discover(), options, None, CpuClaims(None), lambda line: None, lambda cpu, node: None
-    )
+    places = Places(tree.discover(), options, None, CpuLocks(None), lambda line: None, lambda cpu, node: None)
     first = places.first(2).workers
     assert [place.gpu for place in (*first, *places.joining(first, ["w2"]))] == [cards[0], "", ""]
     (back,) = places.joining(first[1:], ["w0"])

@@ -14,19 +14,19 @@ from colibri.cli.pinning_options import PinningOptions
 from colibri.cli.places import Places, when_free
 from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.errors import ConfigError, PinningRefused
-from colibri.expert_service.cpu_claims import CpuClaims
+from colibri.expert_service.cpu_locks import CpuLocks
 from tests.support.cpu_holder import holder
 from tests.support.machine_trees import MachineTree, two_sockets
 
-NOBODY = CpuClaims(None)
+NOBODY = CpuLocks(None)
 
 
 def unmeasured(cpu: int, node: int) -> None:
     return None
 
 
-def placed(tree: MachineTree, claims: CpuClaims = NOBODY, **wish: object) -> WorkerPlace:
-    place, crossing = expert_place(PlaceWish(**wish), claims, tree.roots, unmeasured)  # type: ignore[arg-type]
+def placed(tree: MachineTree, locks: CpuLocks = NOBODY, **wish: object) -> WorkerPlace:
+    place, crossing = expert_place(PlaceWish(**wish), locks, tree.roots, unmeasured)  # type: ignore[arg-type]
     assert crossing == ""
     return place
 
@@ -37,10 +37,10 @@ def two(tmp_path: Path) -> MachineTree:
 
 
 @contextmanager
-def claims_of(file: Path) -> Iterator[CpuClaims]:
-    claims = CpuClaims(file)
-    yield claims
-    claims.close()
+def locks_of(file: Path) -> Iterator[CpuLocks]:
+    locks = CpuLocks(file)
+    yield locks
+    locks.close()
 
 
 def test_auto_takes_the_free_cores_of_one_node(two: MachineTree) -> None:
@@ -51,13 +51,13 @@ def test_auto_takes_the_free_cores_of_one_node(two: MachineTree) -> None:
 
 def test_auto_goes_where_others_are_not(two: MachineTree, tmp_path: Path) -> None:
     file = tmp_path / "cpus"
-    with claims_of(file) as claims, holder(file, 1, 2, 3), holder(file, 14):
-        assert placed(two, claims, cpu_threads=4) == WorkerPlace(1, (4, 5, 12, 13), 4, False)
-        assert claims.taken().keys() == {1, 2, 3, 14}
-    with claims_of(file) as claims, holder(file, *range(8)):
-        assert placed(two, claims, share=True, cpu_threads=1) == WorkerPlace(0, (8,), 1, False)
-    with claims_of(file) as claims, holder(file, *range(16)):
-        assert placed(two, claims, share=True, cpu_threads=1) == WorkerPlace(0, (0,), 1, True)
+    with locks_of(file) as locks, holder(file, 1, 2, 3), holder(file, 14):
+        assert placed(two, locks, cpu_threads=4) == WorkerPlace(1, (4, 5, 12, 13), 4, False)
+        assert locks.taken().keys() == {1, 2, 3, 14}
+    with locks_of(file) as locks, holder(file, *range(8)):
+        assert placed(two, locks, share=True, cpu_threads=1) == WorkerPlace(0, (8,), 1, False)
+    with locks_of(file) as locks, holder(file, *range(16)):
+        assert placed(two, locks, share=True, cpu_threads=1) == WorkerPlace(0, (0,), 1, True)
 
 
 def test_cpus_by_name_bring_their_node(two: MachineTree) -> None:
@@ -109,10 +109,10 @@ def test_told_to_go_on_it_says_what_it_costs(two: MachineTree) -> None:
 
 
 def planned(
-    tree: MachineTree, workers: int, claims: CpuClaims = NOBODY, **options: object
+    tree: MachineTree, workers: int, locks: CpuLocks = NOBODY, **options: object
 ) -> list[WorkerPlace]:
     wanted = PinningOptions(**options)  # type: ignore[arg-type]
-    places = Places(tree.discover(), wanted, None, claims, lambda line: None, unmeasured)
+    places = Places(tree.discover(), wanted, None, locks, lambda line: None, unmeasured)
     return list(places.first(workers).workers)
 
 
@@ -159,12 +159,12 @@ def test_a_worker_that_would_span_nodes_is_named(tmp_path: Path) -> None:
 
 def test_what_others_have_is_left_to_them(two: MachineTree, tmp_path: Path) -> None:
     file = tmp_path / "cpus"
-    with claims_of(file) as claims, holder(file, 0, 1, 2, 3) as other:
-        assert [place.numa_node for place in planned(two, 2, claims)] == [1, 1]
+    with locks_of(file) as locks, holder(file, 0, 1, 2, 3) as other:
+        assert [place.numa_node for place in planned(two, 2, locks)] == [1, 1]
         with pytest.raises(PinningRefused, match=rf"5 of 5|for 5 workers.*\(process {other.pid}\)"):
-            planned(two, 5, claims, numa_nodes=(0,))
-    with claims_of(file) as claims:
-        assert [place.numa_node for place in planned(two, 2, claims)] == [0, 1]
+            planned(two, 5, locks, numa_nodes=(0,))
+    with locks_of(file) as locks:
+        assert [place.numa_node for place in planned(two, 2, locks)] == [0, 1]
 
 
 def test_who_joins_has_its_own_wish(two: MachineTree) -> None:
@@ -193,13 +193,13 @@ def test_a_plan_is_tried_again_while_others_have_cpus(tmp_path: Path) -> None:
             raise PinningRefused("not yet")
         return "done"
 
-    with claims_of(file) as claims, holder(file, 3) as other:
+    with locks_of(file) as locks, holder(file, 3) as other:
 
         def sleep(seconds: float) -> None:
             other.kill()
             other.wait(10)
 
-        assert when_free(claims, plan, sleep=sleep) == "done"
+        assert when_free(locks, plan, sleep=sleep) == "done"
     assert tries == [{3: other.pid}, {}]
 
 

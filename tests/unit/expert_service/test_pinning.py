@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from colibri.errors import ConfigError, PinningRefused
-from colibri.expert_service.cpu_claims import CpuClaims
+from colibri.expert_service.cpu_locks import CpuLocks
 from colibri.expert_service.pinning import (
     SAMPLED_PAGES,
     bind,
@@ -182,9 +182,9 @@ class Where:
 def test_binding_leaves_everything_as_it_is_when_a_cpu_is_anothers(tmp_path: Path) -> None:
     cpu = max(os.sched_getaffinity(0))
     before = os.sched_getaffinity(0)
-    with holder(tmp_path / "cpus", cpu) as other, contextlib.closing(CpuClaims(tmp_path / "cpus")) as claims:
+    with holder(tmp_path / "cpus", cpu) as other, contextlib.closing(CpuLocks(tmp_path / "cpus")) as locks:
         with pytest.raises(PinningRefused) as caught:
-            bind(Where(0, (cpu,)), claims)
+            bind(Where(0, (cpu,)), locks)
         assert caught.value.message == (
             f"CPUs: expected [{cpu}] for this worker alone, got CPU {cpu} is process {other.pid}'s; other CPUs, or "
             "--share-cpus, with which workers take turns"
@@ -197,14 +197,14 @@ def test_binding_is_all_of_it() -> None:
     cpus, policy, others = in_a_process(
         "import json, os, pathlib, subprocess, sys, tempfile\n"
         "from types import SimpleNamespace\n"
-        "from colibri.expert_service.cpu_claims import CpuClaims\n"
+        "from colibri.expert_service.cpu_locks import CpuLocks\n"
         "from colibri.expert_service.pinning import bind\n"
         "file = pathlib.Path(tempfile.mkdtemp()) / 'cpus'\n"
-        "claims = CpuClaims(file)\n"
-        f"bind(SimpleNamespace(numa_node=0, cpus=({cpu},), oversubscribed=False), claims)\n"
+        "locks = CpuLocks(file)\n"
+        f"bind(SimpleNamespace(numa_node=0, cpus=({cpu},), oversubscribed=False), locks)\n"
         "policies = {line.split()[1] for line in open('/proc/self/numa_maps')}\n"
-        "look = 'import sys, pathlib; from colibri.expert_service.cpu_claims import CpuClaims;'\n"
-        "look += 'print(list(CpuClaims(pathlib.Path(sys.argv[1])).taken()))'\n"
+        "look = 'import sys, pathlib; from colibri.expert_service.cpu_locks import CpuLocks;'\n"
+        "look += 'print(list(CpuLocks(pathlib.Path(sys.argv[1])).taken()))'\n"
         "seen = subprocess.run([sys.executable, '-c', look, file], capture_output=True, text=True, check=True)\n"
         "print(json.dumps([sorted(os.sched_getaffinity(0)), sorted(policies), json.loads(seen.stdout)]))\n"
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from colibri.cluster.cgroup import read
-from colibri.expert_service.cpu_claims import host_claims
+from colibri.expert_service.cpu_locks import host_locks
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Machine:
     python: tuple[int, int, int] = sys.version_info[:3]
     free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
     total_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).total
-    taken: Callable[[], Mapping[int, int]] = lambda: host_claims(os.environ).taken()
+    taken: Callable[[], Mapping[int, int]] = lambda: host_locks(os.environ).taken()
     bind: Callable[[str], None] = lambda listen: _bind(listen)
     memfd: Callable[[], None] = lambda: _memfd()
     cpu_paths: Callable[[], CpuPaths] = lambda: _cpu_paths()

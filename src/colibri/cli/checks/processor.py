@@ -11,7 +11,7 @@ from colibri.cli.sizes import size
 from colibri.cluster.cpu_list import format_cpu_list
 from colibri.cluster.topology import UNKNOWN_NODE, NumaNode, Roots, Topology, discover
 from colibri.errors import ConfigError
-from colibri.expert_service.cpu_claims import DEFAULT_FILE, VARIABLE
+from colibri.expert_service.cpu_locks import DEFAULT_FILE, VARIABLE
 from colibri.installation import reinstall_command
 
 AREA = "processor"
@@ -140,11 +140,11 @@ def _workers(machine: Machine, topology: Topology) -> Iterator[Finding]:
         taken = machine.taken()
     except ConfigError as error:
         mend = f"unset {VARIABLE}" if VARIABLE in machine.environ else f"chmod 666 {DEFAULT_FILE}"
-        yield fail(AREA, "claims", "not told", error.message, mend)
+        yield fail(AREA, "locks", "not told", error.message, mend)
         return
     here = set(taken).intersection(topology.cpus)
     if not here:
-        yield ok(AREA, "claims", "no worker has a CPU")
+        yield ok(AREA, "locks", "no worker has a CPU")
         return
     pids = sorted({taken[cpu] for cpu in here} - {0})
     value = f"workers have CPUs {format_cpu_list(here)}" + (
@@ -153,7 +153,7 @@ def _workers(machine: Machine, topology: Topology) -> Iterator[Finding]:
     free = sum(1 for node in topology.nodes for core in node.cores if here.isdisjoint(core))
     yield ok(
         AREA,
-        "claims",
+        "locks",
         value,
         "" if free else "no core is free: a further worker starts with --share-cpus only",
     )

@@ -170,21 +170,19 @@ def test_numa(tmp_path: Path) -> None:
 
 
 def test_cpus_of_workers(tmp_path: Path) -> None:
-    none = named(list(check(machine(tmp_path / "a"))), "claims")
+    none = named(list(check(machine(tmp_path / "a"))), "locks")
     assert (none.verdict, none.value) == (Verdict.OK, "no worker has a CPU")
-    some = named(list(check(machine(tmp_path / "b", taken=lambda: {0: 12, 1: 12, 99: 7}))), "claims")
+    some = named(list(check(machine(tmp_path / "b", taken=lambda: {0: 12, 1: 12, 99: 7}))), "locks")
     assert (some.value, some.why) == ("workers have CPUs 0-1 (process 12)", "")
     all_of_them = named(
-        list(check(machine(tmp_path / "c", taken=lambda: dict.fromkeys(range(4), 0)))), "claims"
+        list(check(machine(tmp_path / "c", taken=lambda: dict.fromkeys(range(4), 0)))), "locks"
     )
     assert all_of_them.value == "workers have CPUs 0-3"
     assert "--share-cpus" in all_of_them.why
 
     def fail() -> dict[int, int]:
-        raise ConfigError(
-            "COLIBRI_CPU_CLAIMS", "a file that can be opened, or none", "/x (Permission denied)"
-        )
+        raise ConfigError("COLIBRI_CPU_LOCKS", "a file that can be opened, or none", "/x (Permission denied)")
 
-    hidden = named(list(check(machine(tmp_path / "d", taken=fail))), "claims")
+    hidden = named(list(check(machine(tmp_path / "d", taken=fail))), "locks")
     assert (hidden.verdict, hidden.mend) == (Verdict.FAIL, "chmod 666 /dev/shm/colibri-cpus")
     assert "/x (Permission denied)" in hidden.why

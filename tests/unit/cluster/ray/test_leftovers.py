@@ -70,7 +70,7 @@ def test_sockets_and_shared_memory(tmp_path: Path) -> None:
     assert found.shared_memory == (str(shared / "plasmaXY"),)
     end(proc, temporary, shared)
     assert not look(proc, temporary, shared)
-    assert (shared / "colibri-cpus").exists(), "the lock file of a host's CPU claims is everybody's"
+    assert (shared / "colibri-cpus").exists(), "the lock file of a host's CPU locks is everybody's"
 
 
 def test_what_runs_is_ended(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from colibri.errors import ConfigError
 
 #: Overrides where the file is; NONE: workers take no notice of one another.
-VARIABLE = "COLIBRI_CPU_CLAIMS"
-OPTION = "--cpu-claims"
+VARIABLE = "COLIBRI_CPU_LOCKS"
+OPTION = "--cpu-locks"
 NONE = "none"
 #: One for all users of the host, in memory, and of the same life as the processes: a boot empties it.
 DEFAULT_FILE = Path("/dev/shm/colibri-cpus")
@@ -30,8 +30,8 @@ _FLOCK = struct.Struct("hhqqi4x")
 _RETRY_S = 0.05
 
 
-class CpuClaims:
-    """The CPUs that this process has, and what others have. `path` None: there are no claims. `close` gives
+class CpuLocks:
+    """The CPUs that this process has, and what others have. `path` None: there are no locks. `close` gives
     up what it has."""
 
     def __init__(self, path: Path | None) -> None:
@@ -51,7 +51,7 @@ class CpuClaims:
                 spans += [span for span in ((first, low), (high, end)) if span[0] < span[1]]
         return found
 
-    def claim(
+    def take(
         self,
         cpus: Iterable[int],
         *,
@@ -123,16 +123,16 @@ def whose(taken: Mapping[int, int], proc: Path = Path("/proc")) -> str:
     return f"; {who} is among those who have them: {OPTION} {NONE} takes no notice of anybody"
 
 
-def host_claims(environ: Mapping[str, str]) -> CpuClaims:
+def host_locks(environ: Mapping[str, str]) -> CpuLocks:
     """Those of this host, or of the file that the environment names: for one file always the same object, which is
     never closed."""
     named = environ.get(VARIABLE, "")
-    return _claims(None if named == NONE else Path(named) if named else DEFAULT_FILE)
+    return _locks(None if named == NONE else Path(named) if named else DEFAULT_FILE)
 
 
 @functools.cache
-def _claims(path: Path | None) -> CpuClaims:
-    return CpuClaims(path)
+def _locks(path: Path | None) -> CpuLocks:
+    return CpuLocks(path)
 
 
 def _open(path: Path) -> int:
