@@ -83,7 +83,8 @@ class _Process:
 
     @property
     def pid(self) -> int | None:
-        return self._live[0].pid if self._live else None
+        # Of a copy: whoever asks may end the process meanwhile.
+        return next((process.pid for process in tuple(self._live)), None)
 
     def start(self) -> Message:
         with self._lock:
@@ -100,7 +101,8 @@ class _Process:
                 self._start()
             process = self._live[0]
             reply = self._exchange(process, message, self._limits.answer_s, deadline)
-            if reply is None and self._end(process) == 0:  # it had been idle and left just now
+            # It had been idle and left just now, or was killed, as the kernel does for want of memory.
+            if reply is None and self._end(process) in (0, -signal.SIGKILL):
                 self._start()
                 process = self._live[0]
                 reply = self._exchange(process, message, self._limits.answer_s, deadline)

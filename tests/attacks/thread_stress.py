@@ -17,9 +17,10 @@ from tests.attacks.stress.case import Case, Round
 from tests.attacks.stress.cluster import CASES as CLUSTER
 from tests.attacks.stress.process import CASES as PROCESS
 from tests.attacks.stress.router import CASES as ROUTER
+from tests.attacks.stress.server import CASES as SERVER
 from tests.attacks.stress.worker import CASES as WORKER
 
-CASES: Sequence[Case] = (*ROUTER, *WORKER, *CLUSTER, *PROCESS)
+CASES: Sequence[Case] = (*ROUTER, *WORKER, *CLUSTER, *PROCESS, *SERVER)
 SWITCH_S = 1e-6
 #: Of one round of one structure, which is new in each: much goes wrong only at first.
 ROUND_S = 0.05
