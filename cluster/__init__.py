@@ -10,5 +10,5 @@ changes of placement: what is wanted and the way there as pure plans (`planner`,
 
 Does not belong here: what a worker does once it runs (`colibri.expert_service`), the snapshot types
 (`colibri.placement`), what a router does about a worker that fails (`colibri.router_service`), and the wiring of a
-whole deployment (`colibri.cli.assemble`).
+whole deployment (`colibri.deployment.assemble`).
 """

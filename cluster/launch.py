@@ -14,6 +14,7 @@ from colibri.cluster.netns import NetworkPlace
 from colibri.cluster.pinning_plan import WorkerPlace
 from colibri.cluster.worker_state import Identities
 from colibri.errors import InvalidInput
+from colibri.expert_service.gpu_options import GpuOptions
 from colibri.security.channel import ChannelSecurity
 from colibri.security.plane_secret import PlaneSecret
 
@@ -59,7 +60,7 @@ class LaunchOptions:
     it). allow_cross_node: its CPUs and memory may lie on different NUMA nodes. networks: by worker, those that
     run in a network namespace of their own.
     backends: by worker, of those that compute on another one than `backend`.
-    gpu_block_size, dma_buffer_size, int4_on: of workers whose place has a GPU (None: as they have it).
+    gpu: how workers compute whose place has a GPU.
     identities: what decides the workers' bits (None: not compared).
     tls: None: in clear; insecure: in clear even where other machines reach them. secret: what workers without `tls`
     demand of every call; each deployment has its own, and hands it to its workers by a descriptor.
@@ -87,9 +88,7 @@ class LaunchOptions:
     tls: WorkerTls | None = None
     insecure: bool = False
     secret: PlaneSecret | None = field(default_factory=PlaneSecret.draw)
-    gpu_block_size: int | None = None
-    dma_buffer_size: int | None = None
-    int4_on: str | None = None
+    gpu: GpuOptions = field(default_factory=GpuOptions)
     backends: Mapping[str, str] = field(default_factory=dict)
     identities: Identities | None = None
 
@@ -198,15 +197,10 @@ def worker_command(
 def _on_gpu(options: LaunchOptions, pin: WorkerPlace) -> list[str]:
     if not pin.gpu:
         return []
-    given = (
-        ("gpu-block-size", options.gpu_block_size),
-        ("dma-buffer-size", options.dma_buffer_size),
-        ("int4-on", options.int4_on),
-    )
     # By its address: numbers depend on what is visible to a process.
     return [
         f"--device=cuda:{pin.gpu}",
-        *(f"--{name}={value}" for name, value in given if value is not None),
+        *(f"--{name}={value}" for name, value in options.gpu.given().items()),
     ]
 
 

@@ -13,6 +13,7 @@ from colibri.expert_service.epochs import Epochs
 from colibri.expert_service.execute import run_units
 from colibri.expert_service.faults import Faults
 from colibri.expert_service.faults_servicer import FaultsServicer
+from colibri.expert_service.gpu_options import BLOCK_SIZE, DMA_BUFFER_BYTES
 from colibri.expert_service.queue import ExecutionQueue
 from colibri.expert_service.servicer import ExpertServicer, Identity
 from colibri.expert_service.store import WeightStore
@@ -52,7 +53,7 @@ class WorkerServer:
         mode = ComputeMode(config.compute_mode)
         check_mode(model, mode)
         kind = formats(model, mode)[0]
-        if config.int4_on is not None and kind.dtype != "int4":
+        if config.gpu.int4_on is not None and kind.dtype != "int4":
             raise ConfigError("--int4-on", "a pack of int4 experts", f"{kind.name} experts")
         limits = FrameLimits(
             shapes.layers, shapes.experts, shapes.top_k, shapes.hidden, config.compute_mode, config.max_rows
@@ -164,9 +165,9 @@ def _make_cuda(config: WorkerConfig) -> Backend:
             index or 0,
             numa_node=config.numa_node,
             cache=default_cache(os.environ),
-            block_size=config.gpu_block_size,
-            dma_buffer_size=config.dma_buffer_size,
-            int4_on=config.int4_on or "gpu",
+            block_size=config.gpu.block_size or BLOCK_SIZE,
+            dma_buffer_size=config.gpu.dma_buffer_bytes or DMA_BUFFER_BYTES,
+            int4_on=config.gpu.int4_on or "gpu",
             packer=make_backend("cpu", threads=config.threads, cpus=config.cpus or None),
         )
     except (DeviceError, ValueError) as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from colibri.errors import ConfigError
+from colibri.expert_service.gpu_options import GpuOptions
 from colibri.security.server import ServerSecurity
 from colibri.transport.address import parse_address
 
@@ -17,8 +18,7 @@ class WorkerConfig:
     model: folder of the checkpoint or pack, or a pack's URL, the only place experts come from. name, incarnation: who
     this is; the pair is never reused. listen: "unix:/path" or "host:port" (port 0: a free one). compute_mode: 'fp32' or
     'bf16'. backend, threads, isa: as in colibri.kernels.factory.make_backend. device: 'cuda:N' computes there instead,
-    with gpu_block_size threads in a block and dma_buffer_size bytes of pinned memory; 'cpu': not. int4_on:
-    'gpu' or 'cpu', what dequantises int4 experts of a GPU (None: gpu, or there are none). cpus: CPUs to run on (none:
+    as `gpu` says; 'cpu': not. cpus: CPUs to run on (none:
     as inherited). numa_node: node for weights (-1: as inherited). oversubscribed: the CPUs are another worker's,
     too: locked together with others, and reported. crossing: what is to be reported of CPUs and memory that lie on
     different nodes (empty: they do not). max_rows: rows of one request. max_queued: requests that may wait.
@@ -40,9 +40,7 @@ class WorkerConfig:
     threads: int | None = None
     isa: str | None = None
     device: str = "cpu"
-    gpu_block_size: int = 256
-    dma_buffer_size: int = 64 << 20
-    int4_on: str | None = None
+    gpu: GpuOptions = field(default_factory=GpuOptions)
     cpus: tuple[int, ...] = ()
     numa_node: int = -1
     oversubscribed: bool = False
@@ -63,9 +61,7 @@ class WorkerConfig:
         if not self.name or len(self.name) > 64 or not self.name.isprintable():
             raise ConfigError("name", "1 to 64 printable characters", repr(self.name))
         parse_address(self.listen, "listen")
-        if self.int4_on not in (None, "gpu", "cpu"):
-            raise ConfigError("--int4-on", "gpu or cpu", self.int4_on)
-        if self.int4_on is not None and self.device == "cpu":
+        if self.gpu.int4_on is not None and self.device == "cpu":
             raise ConfigError("--int4-on", "a GPU by --device", self.device)
         if self.security.tls_cert is not None and self.security.client_ca is None:
             raise ConfigError("--client-ca", "the CA of this worker's callers, with --tls-cert", "none")

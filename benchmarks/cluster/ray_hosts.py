@@ -19,12 +19,12 @@ import yaml
 
 from benchmarks.table import Line, Outcome
 from colibri.chaos.plan import LoadSpec
-from colibri.cli.assemble import DeploymentOptions, assemble
-from colibri.cli.phases import Phases
-from colibri.cli.pinning_options import PinningOptions
-from colibri.cli.progress import Loading
 from colibri.client import Client
 from colibri.coordinator.engine import EngineOptions
+from colibri.deployment.assemble import assemble
+from colibri.deployment.options import DeploymentOptions
+from colibri.deployment.phases import Phases
+from colibri.deployment.pinning import PinningOptions
 from colibri.errors import ColibriError
 from colibri.models.demo_model import build_demo_model
 from colibri.models.home import colibri_home
@@ -266,7 +266,7 @@ def _local(model: Path, workers: int) -> list[list[int]]:
         engine=EngineOptions(kv_tokens=2048),
         pinning=PinningOptions(share=True),
     )
-    with assemble(options, Phases(), Loading(enabled=False), lambda line: None) as deployment:
+    with assemble(options, lambda line: None) as deployment:
         return [read(deployment.engine.submit(ask(prompt, TOKENS))).receipts for prompt in PROMPTS]
 
 

@@ -20,15 +20,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.table import Outcome
-from colibri.cli.assemble import DeploymentOptions, assemble
-from colibri.cli.deployment import Deployment
-from colibri.cli.phases import Phases
-from colibri.cli.pinning_options import PinningOptions
-from colibri.cli.progress import Loading
 from colibri.coordinator.decoder import DecoderStack
 from colibri.coordinator.engine import Engine, EngineOptions
 from colibri.coordinator.request import GenerationRequest
 from colibri.deadline import Deadline
+from colibri.deployment.assemble import assemble
+from colibri.deployment.options import DeploymentOptions
+from colibri.deployment.pinning import PinningOptions
+from colibri.deployment.running import Deployment
 from colibri.generation import Tokens
 from colibri.kernels.api import SamplingParams
 from colibri.kernels.cpu.backend import supported_isas
@@ -124,7 +123,7 @@ def deployed(model: Path, place: Place) -> Iterator[Deployment]:
             link=LinkKind.SHARED_MEMORY if shared else LinkKind.GRPC,
             pinning=PinningOptions(share=True),
         )
-        with assemble(options, Phases(), Loading(False), lambda text: None) as deployment:
+        with assemble(options, lambda text: None) as deployment:
             yield deployment
     finally:
         os.sched_setaffinity(0, cpus)

@@ -17,13 +17,12 @@ import numpy as np
 
 from benchmarks.peers import python, script
 from benchmarks.table import Outcome
-from colibri.cli.assemble import DeploymentOptions, assemble
-from colibri.cli.deployment import Deployment
-from colibri.cli.phases import Phases
-from colibri.cli.progress import Loading
 from colibri.coordinator.engine import EngineOptions
 from colibri.coordinator.request import GenerationRequest
 from colibri.deadline import Deadline
+from colibri.deployment.assemble import assemble
+from colibri.deployment.options import DeploymentOptions
+from colibri.deployment.running import Deployment
 from colibri.generation import Tokens
 from colibri.kernels.api import SamplingParams
 from colibri.transport.link import LinkKind
@@ -59,7 +58,7 @@ class Ours:
     ) -> None:
         engine = EngineOptions(max_batch_rows=512, prefill_chunk=chunk, kv_tokens=kv_tokens)
         options = DeploymentOptions(model, workers, link=LinkKind(link), engine=engine)
-        self.deployment: Deployment = assemble(options, Phases(), Loading(False), lambda text: None)
+        self.deployment: Deployment = assemble(options, lambda text: None)
 
     def run(self, prompt: Sequence[int], new: int) -> Speed:
         """`new` tokens after the first one."""

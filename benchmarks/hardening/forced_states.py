@@ -13,15 +13,14 @@ from statistics import median
 
 from benchmarks.surface.engines import Answer, answers, ask, ids
 from benchmarks.table import Line, Outcome
-from colibri.cli.assemble import DeploymentOptions, assemble
-from colibri.cli.deployment import Deployment
-from colibri.cli.phases import Phases
-from colibri.cli.pinning_options import PinningOptions
-from colibri.cli.progress import Loading
 from colibri.cluster.expert_calls import ask_status, load_experts, retire_experts
 from colibri.cluster.holders import ExpertId, held_by, holders_of
 from colibri.coordinator.engine import EngineOptions
 from colibri.deadline import Deadline
+from colibri.deployment.assemble import assemble
+from colibri.deployment.options import DeploymentOptions
+from colibri.deployment.pinning import PinningOptions
+from colibri.deployment.running import Deployment
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 from colibri.placement import WorkerEndpoint
 from colibri.v1 import generation_pb2 as pb
@@ -102,9 +101,9 @@ def _options(model: Path, workers: int) -> DeploymentOptions:
 def measure() -> Outcome:
     with tempfile.TemporaryDirectory() as name:
         model = random_mixtral(Path(name, "model"), MODEL)
-        with assemble(_options(model, 0), Phases(), Loading(False), lambda text: None) as oracle:
+        with assemble(_options(model, 0), lambda text: None) as oracle:
             expected = [answers(oracle.engine, ask(oracle, _message(n)))[0] for n in range(USERS)]
-        with assemble(_options(model, WORKERS), Phases(), Loading(False), lambda text: None) as deployment:
+        with assemble(_options(model, WORKERS), lambda text: None) as deployment:
             users = Users(deployment, expected)
             threads = [threading.Thread(target=users.ask, args=(n,), daemon=True) for n in range(USERS)]
             for thread in threads:

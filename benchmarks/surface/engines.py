@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from colibri.cli.assemble import DeploymentOptions, assemble
-from colibri.cli.deployment import Deployment
-from colibri.cli.phases import Phases
-from colibri.cli.progress import Loading
 from colibri.coordinator.engine import Engine, EngineOptions
 from colibri.coordinator.request import GenerationRequest
 from colibri.coordinator.validate import Draws, to_request
 from colibri.deadline import Deadline
+from colibri.deployment.assemble import assemble
+from colibri.deployment.options import DeploymentOptions
+from colibri.deployment.running import Deployment
 from colibri.generation import Finished, Prompt, TokenLogprobs, Tokens
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 from colibri.v1 import generation_pb2 as pb
@@ -58,7 +57,7 @@ def deployed(
     with tempfile.TemporaryDirectory() as name:
         folder = random_mixtral(Path(name, "model"), model)
         built = DeploymentOptions(folder, 0, compute_mode=mode, engine=options)
-        with assemble(built, Phases(), Loading(False), lambda text: None) as deployment:
+        with assemble(built, lambda text: None) as deployment:
             yield folder, deployment
 
 

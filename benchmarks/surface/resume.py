@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.surface.engines import Answer, answers, ask, deployed, ids
 from benchmarks.table import Line, Outcome
-from colibri.cli.deployment import Deployment
+from colibri.deployment.running import Deployment
 from colibri.generation import Tokens
 from colibri.v1 import generation_pb2 as pb
 

@@ -16,7 +16,7 @@ import pytest
 from google.protobuf.message import Message
 
 from colibri.chaos.operator import Operator
-from colibri.cli.cluster_options import ClusterOptions
+from colibri.deployment.cluster import ClusterOptions
 from colibri.security.plane_secret import PlaneSecret
 from colibri.transport.host import host_id
 from colibri.transport.shared_memory import LAYOUT

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cli.cluster_options import ClusterOptions
-from colibri.cli.deployment import Deployment
 from colibri.coordinator.handle import RequestHandle
 from colibri.deadline import Deadline
+from colibri.deployment.cluster import ClusterOptions
+from colibri.deployment.running import Deployment
 from colibri.errors import Code, ColibriError, DeadlineExpired, WorkerLost
 from colibri.generation import Tokens
 from colibri.router_service.policy import FailoverPolicy

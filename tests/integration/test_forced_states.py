@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cli.cluster_options import ClusterOptions
-from colibri.cli.deployment import Deployment
 from colibri.cluster.cluster_status import StatusSources, cluster_status
 from colibri.cluster.expert_calls import ask_status, held_experts, load_experts, retire_experts
 from colibri.cluster.holders import held_by, holders_of
 from colibri.cluster.launch import WorkerState, WorkerStatus
 from colibri.deadline import Deadline
+from colibri.deployment.cluster import ClusterOptions
+from colibri.deployment.running import Deployment
 from colibri.placement import WorkerEndpoint
 from colibri.transport.link import LinkKind
 from colibri.v1 import faults_pb2, faults_pb2_grpc

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cli.deployment import Deployment
 from colibri.cluster.commands import Command, Drain, Move, Scale
 from colibri.cluster.expert_calls import held_experts
 from colibri.cluster.holders import copies, held_by, holders_of
 from colibri.cluster.transaction import Step
+from colibri.deployment.running import Deployment
 from colibri.errors import InvalidInput
 from colibri.transport.link import LinkKind
 from tests.support.clusters import deployed, eventually, is_alive, kill, statuses

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cli.assemble import DeploymentOptions, assemble
-from colibri.cli.phases import Phases
-from colibri.cli.pinning_options import PinningOptions
-from colibri.cli.progress import Loading
 from colibri.cluster.cpu_list import parse_cpu_list
 from colibri.cluster.launch import LaunchOptions, WorkerState, start_timeout_s
 from colibri.cluster.local import LocalLauncher
 from colibri.cluster.pinning_plan import Wanted, plan_workers
 from colibri.cluster.topology import discover
+from colibri.deployment.assemble import assemble
+from colibri.deployment.describe import describe
+from colibri.deployment.options import DeploymentOptions
+from colibri.deployment.pinning import PinningOptions
 from colibri.errors import ColibriError, DeadlineExpired, InvalidInput, WorkerLost
 from colibri.placement import spread
 from colibri.transport.link import LinkKind
@@ -73,7 +73,7 @@ def test_pinning_is_read_back_and_disjoint(tiny_mixtral: Path) -> None:
             assert not status.oversubscribed
             assert status.experts == len(deployment.directory.current().placement.experts_of(0))
             assert status.weight_bytes > 0
-        assert not any("OVERSUBSCRIBED" in line for line in deployment.describe())
+        assert not any("OVERSUBSCRIBED" in line for line in describe(deployment))
 
 
 def test_more_workers_than_cpus_are_reported(tiny_mixtral: Path) -> None:
@@ -81,7 +81,7 @@ def test_more_workers_than_cpus_are_reported(tiny_mixtral: Path) -> None:
     with deployed(tiny_mixtral, WORKERS_BEYOND_CPUS, log=log.append) as deployment:
         assert any(status.oversubscribed for status in statuses(deployment))
         assert all(status.cpus_allowed == allowed_cpus(status.pid) for status in statuses(deployment))
-        assert sum("OVERSUBSCRIBED" in line for line in deployment.describe()) >= 2
+        assert sum("OVERSUBSCRIBED" in line for line in describe(deployment)) >= 2
     assert any("OVERSUBSCRIBED" in line for line in log)
 
 
@@ -204,7 +204,7 @@ def test_the_time_of_a_start_is_an_option(tiny_mixtral: Path) -> None:
         tiny_mixtral, workers=1, start_timeout_s=0.01, pinning=PinningOptions(share=True)
     )
     with pytest.raises(DeadlineExpired, match=r"w0 .* not ready within 0\.01 s; .* --start-timeout"):
-        assemble(options, Phases(), Loading(enabled=False), print)
+        assemble(options, print)
 
 
 def test_more_workers_have_more_time() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cli.deployment import Deployment
 from colibri.cli.main import main
+from colibri.deployment.running import Deployment
 from colibri.errors import ConfigError, NumericsMismatch
 from colibri.kernels.api import ComputeMode
 from colibri.models.checkpoint import Checkpoint

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from colibri.cli.cluster_options import ClusterOptions
-from colibri.cli.deployment import Deployment
 from colibri.cluster import transaction
 from colibri.cluster.commands import Command, Drain, Move, Scale, Ticket
 from colibri.cluster.expert_calls import Cancellation, held_experts, load_experts
@@ -22,6 +20,8 @@ from colibri.cluster.holders import copies, held_by, holders_of
 from colibri.cluster.local import Subprocesses
 from colibri.cluster.transaction import Report, Step
 from colibri.deadline import Deadline
+from colibri.deployment.cluster import ClusterOptions
+from colibri.deployment.running import Deployment
 from colibri.errors import (
     Cancelled,
     ColibriError,

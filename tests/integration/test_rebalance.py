@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cli.cluster_options import ClusterOptions
-from colibri.cli.deployment import Deployment
 from colibri.cli.main import main
 from colibri.client.operator import Operator
 from colibri.cluster.commands import Drain
@@ -21,6 +19,8 @@ from colibri.cluster.holders import held_by, holders_of
 from colibri.cluster.planner.outcome import balance_of
 from colibri.cluster.planner.problem import Loads
 from colibri.cluster.rebalance_options import RebalanceMode, RebalanceOptions
+from colibri.deployment.cluster import ClusterOptions
+from colibri.deployment.running import Deployment
 from colibri.errors import InvalidInput
 from colibri.rpc.server import build_server
 from tests.support.clusters import deployed, eventually, kill, statuses

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from colibri.cli.assemble import DeploymentOptions, assemble
-from colibri.cli.phases import Phases
-from colibri.cli.progress import Loading
+from colibri.deployment.assemble import assemble
+from colibri.deployment.options import DeploymentOptions
 from colibri.generation import Tokens
 from tests.support.clusters import BACKEND
 from tests.support.serving import serving
@@ -28,7 +27,7 @@ def test_same_numbers(tiny_mixtral: Path, tmp_path: Path) -> None:
         run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     got = json.loads(run.stdout)
     options = DeploymentOptions(tiny_mixtral, 0, backend=BACKEND)
-    with assemble(options, Phases(), Loading(False), lambda text: None) as oracle:
+    with assemble(options, lambda text: None) as oracle:
         events = [e for e in oracle.engine.submit(ask(PROMPT)).events() if isinstance(e, Tokens)]
         row = np.random.default_rng(1).standard_normal((1, oracle.router.hidden), dtype=np.float32)
         rounded = ((row.view(np.uint32) + 0x7FFF + ((row.view(np.uint32) >> 16) & 1)) >> 16).astype(np.uint16)

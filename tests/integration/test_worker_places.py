@@ -34,7 +34,7 @@ AUTO = ("--numa-node=auto", "--cpu-threads=1")
 ELSEWHERE = (
     "import sys\n"
     "from pathlib import Path\n"
-    "import colibri.cli.expert_place as module\n"
+    "import colibri.deployment.expert_place as module\n"
     "from colibri.cli.main import main\n"
     "from colibri.cluster.topology import Roots\n"
     "root = Path(sys.argv.pop(1))\n"

@@ -10,15 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from colibri.cli.assemble import DeploymentOptions, assemble
-from colibri.cli.cluster_options import ClusterOptions
-from colibri.cli.deployment import Deployment
-from colibri.cli.devices import Machine
-from colibri.cli.phases import Phases
-from colibri.cli.pinning_options import PinningOptions
-from colibri.cli.progress import Loading
 from colibri.cluster.launch import WorkerStatus
 from colibri.coordinator.engine import EngineOptions
+from colibri.deployment.assemble import assemble
+from colibri.deployment.cluster import ClusterOptions
+from colibri.deployment.devices import Machine
+from colibri.deployment.options import DeploymentOptions
+from colibri.deployment.pinning import PinningOptions
+from colibri.deployment.running import Deployment
 from colibri.transport.link import LinkKind
 from tests.support.tiny_engine import Answer, ask, read
 
@@ -56,7 +55,7 @@ def deployed(
         pinning=PinningOptions(share=True, devices=devices),
         mixed_numerics=mixed,
     )
-    with assemble(options, Phases(), Loading(enabled=False), log, machine=machine) as deployment:
+    with assemble(options, log, machine=machine) as deployment:
         yield deployment
 
 

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from colibri.cli.assemble import DeploymentOptions, assemble
-from colibri.cli.phases import Phases
-from colibri.cli.progress import Loading
 from colibri.coordinator.request import GenerationRequest
 from colibri.deadline import Deadline
+from colibri.deployment.assemble import assemble
+from colibri.deployment.options import DeploymentOptions
 from colibri.generation import Tokens
 from colibri.kernels.api import ComputeMode, SamplingParams
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
@@ -61,7 +60,7 @@ def receipts(model: Path, mode: ComputeMode) -> list[list[str]]:
     prompt = np.random.Generator(np.random.SFC64(5)).integers(3, 400, PROMPT_TOKENS).astype(np.uint32)
     answers = []
     options = DeploymentOptions(model, 0, compute_mode=mode.value, threads=1)
-    with assemble(options, Phases(), Loading(False), lambda text: None) as deployment:
+    with assemble(options, lambda text: None) as deployment:
         for index, sampling in enumerate(SAMPLING):
             request = GenerationRequest(
                 request_id=f"golden-{index}",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from colibri.cli.deployment import Deployment
+from colibri.deployment.running import Deployment
 from tests.support.clusters import PROMPT, answer
 from tests.support.tiny_engine import Answer
 

@@ -8,8 +8,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from colibri.cli.phases import Phases
 from colibri.cli.terminal import shown
+from colibri.deployment.phases import Phases
 
 if TYPE_CHECKING:
     from colibri.cli.sources import Source

@@ -18,8 +18,8 @@ from colibri.cli.parser import integer, model_place
 from colibri.errors import ConfigError
 
 if TYPE_CHECKING:
-    from colibri.cli.deployment import Deployment
     from colibri.coordinator.request import GenerationRequest
+    from colibri.deployment.running import Deployment
 
 #: Parts of an engine step, in the order of the computation.
 PHASES = ("norm", "qkv", "attention", "o_proj", "moe", "head", "sample", "other")
@@ -91,9 +91,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def start(args: argparse.Namespace) -> Deployment:
     """The deployment that the options describe; the demo model is made first where it is asked for."""
-    from colibri.cli.assemble import assemble
-    from colibri.cli.phases import Phases
+    from colibri.cli.assembled import assembled
     from colibri.cli.progress import Loading
+    from colibri.deployment.phases import Phases
     from colibri.models.demo_model import build_demo_model
     from colibri.models.home import colibri_home
 
@@ -104,7 +104,7 @@ def start(args: argparse.Namespace) -> Deployment:
                 colibri_home(os.environ),
                 lambda stage, done, total: loading.update(f"demo model: {stage}", done, total),
             )
-        return assemble(options.deployment_options(args, model), Phases(), loading)
+    return assembled(options.deployment_options(args, model), Phases())
 
 
 def describe(deployment: Deployment) -> dict[str, object]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colibri.cli.parser import integer
+from colibri.cli.terminal import say
 
 if TYPE_CHECKING:
     from colibri.cli.progress import Loading
@@ -65,10 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from colibri.cli.phases import Phases
     from colibri.cli.progress import Loading
     from colibri.cli.sources import demo_model
     from colibri.coordinator.quality import predictions, score
+    from colibri.deployment.phases import Phases
     from colibri.errors import CheckpointError
     from colibri.kernels.api import ComputeMode
     from colibri.kernels.factory import make_backend
@@ -124,7 +125,7 @@ def cut_prompts(passages: Sequence[Sequence[int]], count: int) -> list[list[int]
 
 def table(rows: Sequence[Row]) -> list[str]:
     """Markdown."""
-    from colibri.cli.sizes import size
+    from colibri.deployment.sizes import size
 
     lines = [
         f"{rows[0].score.tokens} tokens of text; KL against the first row",
@@ -154,19 +155,19 @@ def _repeated(
     model: Model, mode: ComputeMode, prompts: Sequence[list[int]], new: int, loading: Loading
 ) -> float:
     """Mean over greedy answers of `new` tokens to the prompts, all at once, in this process."""
-    from colibri.cli.assemble import DeploymentOptions, assemble
-    from colibri.cli.phases import Phases
     from colibri.coordinator.engine import EngineOptions
     from colibri.coordinator.quality import repeated_share
     from colibri.coordinator.validate import Draws, to_request
     from colibri.deadline import Deadline
+    from colibri.deployment.assemble import assemble
+    from colibri.deployment.options import DeploymentOptions
     from colibri.generation import Tokens
     from colibri.v1 import generation_pb2 as pb
 
     room = len(prompts) * -(-(PROMPT_TOKENS + new) // 16) * 16
     engine = EngineOptions(kv_page=16, kv_tokens=room, max_running=len(prompts))
     options = DeploymentOptions(model.folder, workers=0, compute_mode=mode.value, engine=engine)
-    with assemble(options, Phases(), loading) as deployment:
+    with assemble(options, say, progress=loading.update) as deployment:
         handles = []
         for index, prompt in enumerate(prompts):
             message = pb.GenerateRequest(token_ids=pb.TokenIds(ids=prompt))

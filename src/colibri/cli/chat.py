@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from colibri.cli.phases import Phases, process_age_s
     from colibri.cli.sources import open_source
+    from colibri.deployment.phases import Phases, process_age_s
 
     with open_source(args, Phases(process_age_s())) as source, Interrupts() as interrupts:
         for line in source.about():

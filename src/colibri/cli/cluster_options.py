@@ -3,53 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from colibri.cli.experts_on import add_experts_on
 from colibri.cli.gpu_options import add_gpu, gpu_options
 from colibri.cli.options import BACKENDS
 from colibri.cli.parser import integer, number
-from colibri.cli.pinning_options import CPU
 from colibri.cli.security_options import launched_secret, worker_tls
-from colibri.cli.state_options import StateOptions, add_state, state_file, state_options
+from colibri.cli.state_options import add_state, state_file, state_options
 from colibri.cluster.netns import NetworkPlace
 from colibri.cluster.ray.options import RayOptions, Spread
 from colibri.cluster.rebalance_options import RebalanceMode, RebalanceOptions
+from colibri.deployment.cluster import RESTART_PAUSE_S, ClusterOptions
+from colibri.deployment.pinning import CPU
 from colibri.router_service.policy import FailoverPolicy
-
-if TYPE_CHECKING:
-    from colibri.cluster.launch import WorkerTls
-    from colibri.security.plane_secret import PlaneSecret
-
-#: As colibri.cluster.launch.LaunchOptions has it.
-RESTART_PAUSE_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterOptions:
-    """memory: bytes of experts per worker (None: any); networks: by worker, those in network namespaces; tls,
-    insecure: as LaunchOptions has them; secret: what workers demand of every call (None: a new one);
-    backends: by worker, of those that compute on another one than the deployment's;
-    gpu: options of workers on a GPU, by their names in LaunchOptions; experts_on: 'cuda/FAMILY' of GPUs on other hosts;
-    restart_pause_s: longest one before a dead worker's next life; ray: who places workers, None: this machine;
-    rebalance: when experts are moved by load; state: where operators' decisions are kept."""
-
-    policy: FailoverPolicy = field(default_factory=FailoverPolicy)
-    memory: int | None = None
-    allow_faults: bool = False
-    networks: Mapping[str, NetworkPlace] = field(default_factory=dict)
-    restart_pause_s: float = RESTART_PAUSE_S
-    tls: WorkerTls | None = None
-    insecure: bool = False
-    secret: PlaneSecret | None = None
-    ray: RayOptions | None = None
-    rebalance: RebalanceOptions = field(default_factory=RebalanceOptions)
-    gpu: Mapping[str, Any] = field(default_factory=dict)
-    experts_on: str | None = None
-    backends: Mapping[str, str] = field(default_factory=dict)
-    state: StateOptions = field(default_factory=StateOptions)
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:

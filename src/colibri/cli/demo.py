@@ -19,9 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from colibri.cli.answer import answer, tell_phases
-    from colibri.cli.phases import Phases, process_age_s
     from colibri.cli.sources import demo_model, local_source
     from colibri.client.messages import to_request
+    from colibri.deployment.phases import Phases, process_age_s
     from colibri.generation import Chat, ChatMessage
 
     request = to_request(Chat((ChatMessage("user", args.prompt),)), **request_options.request_options(args))

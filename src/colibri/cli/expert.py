@@ -11,7 +11,7 @@ from pathlib import Path
 from colibri.cli import options
 from colibri.cli.gpu_options import add_gpu, gpu_options
 from colibri.cli.parser import integer, number
-from colibri.cli.pinning_options import add_worker_pinning, use_locks
+from colibri.cli.pinning_options import add_worker_pinning
 from colibri.cli.security_options import (
     add_server_security,
     add_worker_secret,
@@ -107,11 +107,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     # Light on purpose: NumPy and gRPC may only be imported once the process has settled.
-    from colibri.cli.expert_place import PlaceWish, expert_place
     from colibri.cli.listen import check_free
     from colibri.cli.standard_streams import keep_native_code_from_waiting
     from colibri.cli.terminal import announce, say
     from colibri.cluster.cpu_list import parse_cpu_list
+    from colibri.deployment.expert_place import PlaceWish, expert_place
+    from colibri.deployment.pinning import use_locks
     from colibri.expert_service.cpu_locks import host_locks
     from colibri.expert_service.worker import WorkerConfig, run_worker, settle
 
@@ -141,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
         # The reference backend has one thread, whatever the place could bear.
         threads=place.threads if args.backend == "cpu" else args.cpu_threads,
         device=device,
-        **gpu_options(args, args.device, on_gpu=device != "cpu" or args.device == "auto"),
+        gpu=gpu_options(args, args.device, on_gpu=device != "cpu" or args.device == "auto"),
         cpus=place.cpus,
         numa_node=place.numa_node,
         oversubscribed=place.oversubscribed,
@@ -181,8 +182,8 @@ def _device(args: argparse.Namespace) -> str:
 
 
 def _default_mode(model: Path | str) -> str:
-    from colibri.cli.compute_mode import choose_mode
     from colibri.cli.terminal import say
+    from colibri.deployment.compute_mode import choose_mode
     from colibri.models.model import open_model
 
     return choose_mode(open_model(model), None, say).value

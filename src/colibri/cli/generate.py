@@ -50,9 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from colibri.cli.answer import answer, tell_phases
-    from colibri.cli.phases import Phases, process_age_s
     from colibri.cli.sources import open_source
     from colibri.client.messages import to_request
+    from colibri.deployment.phases import Phases, process_age_s
 
     prompt = _prompt(args)
     request = to_request(prompt, **request_options.request_options(args))

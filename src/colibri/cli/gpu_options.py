@@ -5,9 +5,9 @@ Kept light: `colibri expert` reads them before anything heavy may be imported.""
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-GPU_OPTIONS = ("gpu_block_size", "dma_buffer_size", "int4_on")
+from colibri.errors import ConfigError
+from colibri.expert_service.gpu_options import LEAST_DMA_BUFFER_BYTES, MOST_DMA_BUFFER_BYTES, GpuOptions
 
 
 def add_gpu(parser: argparse.ArgumentParser) -> None:
@@ -34,15 +34,21 @@ def add_gpu(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def gpu_options(args: argparse.Namespace, device: str, *, on_gpu: bool) -> dict[str, Any]:
-    """Those given, by their names in WorkerConfig. device: as asked for. Raises ConfigError for one that would do
-    nothing."""
-    from colibri.errors import ConfigError
+def gpu_options(args: argparse.Namespace, device: str, *, on_gpu: bool) -> GpuOptions:
+    """Returns what `add_gpu` read.
 
-    given = {name: getattr(args, name) for name in GPU_OPTIONS if hasattr(args, name)}
+    device: as asked for.
+    on_gpu: whether that may be a GPU.
+
+    Raises ConfigError for an option that would do nothing.
+    """
+    found = GpuOptions(
+        *(getattr(args, name, None) for name in ("gpu_block_size", "dma_buffer_size", "int4_on"))
+    )
+    given = found.given()
     if not on_gpu and given:
-        raise ConfigError(f"--{next(iter(given)).replace('_', '-')}", "a GPU by --device", device)
-    return given
+        raise ConfigError(f"--{next(iter(given))}", "a GPU by --device", device)
+    return found
 
 
 def _block_size(text: str) -> int:
@@ -52,6 +58,7 @@ def _block_size(text: str) -> int:
 
 
 def _buffer_size(text: str) -> int:
-    if not text.isdecimal() or not 64 << 10 <= int(text) <= 1 << 40:
-        raise argparse.ArgumentTypeError(f"expected bytes from {64 << 10} to {1 << 40}, got {text!r}")
+    least, most = LEAST_DMA_BUFFER_BYTES, MOST_DMA_BUFFER_BYTES
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"expected bytes from {least} to {most}, got {text!r}")
     return int(text)

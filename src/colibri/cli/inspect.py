@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from colibri.cli import options
 from colibri.cli.parser import integer
-from colibri.cli.sizes import size
 from colibri.cli.terminal import shown
+from colibri.deployment.sizes import size
 
 if TYPE_CHECKING:
     from colibri.cli.model_report import ModelReport

@@ -10,7 +10,7 @@ from colibri.cli.parser import integer, model_place, number
 from colibri.cli.pinning_options import add_deployment_pinning, pinning_options
 
 if TYPE_CHECKING:
-    from colibri.cli.assemble import DeploymentOptions
+    from colibri.deployment.options import DeploymentOptions
 
 COMPUTE_MODES = ("fp32", "bf16")
 #: Values of colibri.kernels.api.GatePrecision.
@@ -153,8 +153,8 @@ def add_listen(parser: argparse.ArgumentParser, default: str) -> None:
 
 def deployment_options(args: argparse.Namespace, model: Path | str) -> DeploymentOptions:
     """What `add_deployment` read. Raises ConfigError for values that exclude one another."""
-    from colibri.cli.assemble import DeploymentOptions
     from colibri.coordinator.engine import EngineOptions
+    from colibri.deployment.options import DeploymentOptions
     from colibri.transport.link import LinkKind
 
     limits = {name: getattr(args, name) for name in ("max_running", "max_queued") if hasattr(args, name)}

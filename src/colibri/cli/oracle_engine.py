@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from colibri.cli.assemble import DeploymentOptions, assemble
-from colibri.cli.deployment import Deployment
-from colibri.cli.phases import Phases
-from colibri.cli.progress import Loading
+from colibri.cli.terminal import say
 from colibri.coordinator.engine import EngineOptions
 from colibri.coordinator.handle import RequestHandle
 from colibri.coordinator.validate import Draws, to_request
 from colibri.deadline import Deadline
+from colibri.deployment.assemble import assemble
+from colibri.deployment.options import DeploymentOptions
+from colibri.deployment.running import Deployment
 from colibri.errors import ColibriError
 from colibri.generation import Finished, Tokens
 from colibri.load.oracle import ExpectedAnswer, encode_answer
@@ -47,9 +47,7 @@ def main() -> int:
             threads=settings["threads"],
             engine=_room(messages),
         )
-        with Loading(enabled=False) as loading:
-            deployment = assemble(options, Phases(), loading)
-        with deployment:
+        with assemble(options, say) as deployment:
             model, numerics = deployment.model, deployment.numerics
             _tell({"model_hash": model.weights_hash, "engine_numerics_id": numerics.id})
             for answer in _answers(deployment, messages):

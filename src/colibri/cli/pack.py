@@ -162,7 +162,7 @@ def _calibration(
 
 
 def _text(out: Path, report: PackReport, experts: WeightFormat, dense: WeightFormat) -> list[str]:
-    from colibri.cli.sizes import size
+    from colibri.deployment.sizes import size
 
     share = report.nbytes / report.source_nbytes
     name, worst = report.worst_expert

@@ -7,28 +7,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable
 
-AUTO = "auto"
-CPU, CUDA = "cpu", "cuda"
+from colibri.deployment.pinning import AUTO, CPU, CUDA, PinningOptions
+
 MAX_NODE = 1023
 _MAX_THREADS = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class PinningOptions:
-    """numa_nodes, cpu_threads: one value for all workers or one for each, None: auto. share: workers may have the same
-    CPUs, and GPUs; cross_node: a worker may have CPUs and memory on different nodes. devices: one for all or one for
-    each; 'cpu', 'cuda' (a GPU of its own), 'cuda:N' (of the PCI bus' order), or 'auto' for all. locks: in place of the
-    file by which workers of a host keep off one another's CPUs; None: as the environment says."""
-
-    numa_nodes: tuple[int | None, ...] = (None,)
-    cpu_threads: tuple[int | None, ...] = (None,)
-    share: bool = False
-    cross_node: bool = False
-    devices: tuple[str, ...] = (CPU,)
-    locks: str | None = None
 
 
 def add_worker_pinning(parser: argparse.ArgumentParser) -> None:
@@ -100,12 +84,6 @@ def _add_permissions(parser: argparse.ArgumentParser, share: bool = False) -> No
         help="file by which the workers of a host keep off one another's CPUs; none: take no notice of others "
         "(default: /dev/shm/colibri-cpus, which is everybody's)",
     )
-
-
-def use_locks(locks: str | None, environ: MutableMapping[str, str]) -> None:
-    """For this process and the workers that it starts. locks: PinningOptions.locks."""
-    if locks is not None:
-        environ["COLIBRI_CPU_LOCKS"] = locks
 
 
 def pinning_options(args: argparse.Namespace) -> PinningOptions:

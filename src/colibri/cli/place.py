@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from colibri.cli.operator_options import add_change
 from colibri.cli.parser import integer
 from colibri.cli.security_options import channel_security
-from colibri.cli.sizes import size
+from colibri.deployment.sizes import size
 
 if TYPE_CHECKING:
     from colibri.v1 import operator_pb2 as pb

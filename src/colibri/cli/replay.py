@@ -50,9 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from colibri.cli.phases import Phases, process_age_s
     from colibri.cli.sources import open_source
     from colibri.client.recording import read
+    from colibri.deployment.phases import Phases, process_age_s
     from colibri.errors import ConfigError
 
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import signal
@@ -56,14 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     security = server_security(args)
-    from colibri.cli.assemble_router import assemble_router
-    from colibri.cli.deployment import routed_otherwise
     from colibri.cli.listen import check_free
     from colibri.cli.progress import Loading
     from colibri.cli.signals import StopSignals
     from colibri.cli.standard_streams import keep_native_code_from_waiting
     from colibri.cli.terminal import announce, say
     from colibri.cluster.operator_service import OperatorServicer
+    from colibri.deployment.assemble_router import RouterOptions, assemble_router
     from colibri.models.place import split_pin
     from colibri.router_service.servicer import RouterServicer, max_message_bytes
     from colibri.rpc.server import build_server
@@ -74,24 +72,22 @@ def run(args: argparse.Namespace) -> int:
     keep_native_code_from_waiting()
     check_free(args.listen, "--listen", security)
     hide(split_pin(args.model)[0])
-    plane = replace(plane_security(args), secret=worker_secret(args))
-    with contextlib.ExitStack() as stack:
-        with Loading() as loading:
-            parts = assemble_router(
-                args.model,
-                args.expert,
-                getattr(args, "compute_mode", None),
-                args.backend,
-                getattr(args, "threads", None),
-                args.find_timeout,
-                LinkKind(args.link),
-                loading,
-                stack,
-                security=plane,
-                router_precision=args.router_precision,
-                experts_on=getattr(args, "experts_on", None),
-                mixed_numerics=args.mixed_numerics,
-            )
+    wanted = RouterOptions(
+        args.model,
+        args.expert,
+        compute_mode=getattr(args, "compute_mode", None),
+        backend=args.backend,
+        threads=getattr(args, "threads", None),
+        router_precision=args.router_precision,
+        link=LinkKind(args.link),
+        find_timeout_s=args.find_timeout,
+        security=replace(plane_security(args), secret=worker_secret(args)),
+        experts_on=getattr(args, "experts_on", None),
+        mixed_numerics=args.mixed_numerics,
+    )
+    with Loading() as loading:
+        assembled = assemble_router(wanted, say, progress=loading.update)
+    with assembled as parts:
         servicer = RouterServicer(
             parts.router,
             model_hash=parts.model_hash,
@@ -113,7 +109,4 @@ def run(args: argparse.Namespace) -> int:
         number = stop.wait()
         say(f"{signal.Signals(number).name}: no more calls; {args.grace:g} s for those that run")
         server.stop(args.grace)
-        told = routed_otherwise(parts.router)
-        if told:
-            say(told)
     return 0 if number == signal.SIGTERM else 128 + number

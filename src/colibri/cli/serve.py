@@ -15,8 +15,8 @@ from colibri.cli.parser import add_parent, integer
 from colibri.cli.security_options import add_plane_security, add_server_security, server_security
 
 if TYPE_CHECKING:
-    from colibri.cli.deployment import Deployment
     from colibri.coordinator.servicer import GenerationServicer
+    from colibri.deployment.running import Deployment
     from colibri.rpc.server import RpcServer
     from colibri.security.server import ServerSecurity
 
@@ -42,13 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     security = server_security(args)
-    from colibri.cli.assemble import assemble
+    from colibri.cli.assembled import assembled
     from colibri.cli.listen import check_free
-    from colibri.cli.phases import Phases, process_age_s
-    from colibri.cli.progress import Loading
     from colibri.cli.signals import StopSignals
     from colibri.cli.standard_streams import keep_native_code_from_waiting
     from colibri.cli.terminal import announce, say
+    from colibri.deployment.describe import describe
+    from colibri.deployment.phases import Phases, process_age_s
     from colibri.expert_service.pinning import die_with_parent
     from colibri.models.place import split_pin
     from colibri.security.public_text import hide
@@ -60,16 +60,14 @@ def run(args: argparse.Namespace) -> int:
     hide(split_pin(args.model)[0])
     phases = Phases(process_age_s())
     phases.mark("process start")
-    with Loading() as loading:
-        wanted = replace(options.deployment_options(args, args.model), cluster=cluster_options(args))
-        deployment = assemble(wanted, phases, loading)
-    with deployment:
+    wanted = replace(options.deployment_options(args, args.model), cluster=cluster_options(args))
+    with assembled(wanted, phases) as deployment:
         server, generation = _build(deployment, args, security)
         stop = StopSignals(deployment.abandon)
         server.start()
         server.set_serving(True)
         phases.mark("serving")
-        for line in [*deployment.describe(), *phases.lines()]:
+        for line in [*describe(deployment), *phases.lines()]:
             say(line)
         ready = {"target": server.target, "pid": os.getpid(), "workers": deployment.worker_names}
         announce(json.dumps(ready) if args.json else f"ready on {server.target}")
@@ -83,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
 def _build(
     deployment: Deployment, args: argparse.Namespace, security: ServerSecurity
 ) -> tuple[RpcServer, GenerationServicer]:
+    from colibri.cli.terminal import dropped_lines
     from colibri.cluster.operator_service import MAX_CALLS
     from colibri.coordinator.servicer import GenerationServicer, ServedModel
     from colibri.models.chat_renderer import load_chat_renderer
@@ -109,7 +108,7 @@ def _build(
         expert_numerics_id=numerics.expert.id,
         max_rows=args.router_max_rows,
     )
-    operator = deployment.operator(served.name)
+    operator = deployment.operator(served.name, dropped_lines)
     limit = max(CONTROL_MESSAGE_BYTES, max_message_bytes(model.config.hidden, args.router_max_rows))
     server = build_server(
         [generation.service(), router.as_service(), operator.service()],

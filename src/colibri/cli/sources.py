@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from colibri.cli.phases import Phases
+from colibri.deployment.phases import Phases
 
 if TYPE_CHECKING:
-    from colibri.cli.deployment import Deployment
     from colibri.client import Client, ModelInfo
     from colibri.coordinator.handle import RequestHandle
+    from colibri.deployment.running import Deployment
     from colibri.generation import Event
     from colibri.models.chat_renderer import ChatRenderer
     from colibri.v1 import generation_pb2 as pb
@@ -134,7 +134,9 @@ class LocalSource:
         return [self._deployment.spell(token) for token in ids]
 
     def about(self) -> list[str]:
-        return self._deployment.describe()
+        from colibri.deployment.describe import describe
+
+        return describe(self._deployment)
 
     def close(self) -> None:
         """The deployment is its owner's."""
@@ -196,12 +198,12 @@ def served_source(args: argparse.Namespace, phases: Phases) -> Iterator[ServedSo
 @contextlib.contextmanager
 def local_source(args: argparse.Namespace, model: Path | str, phases: Phases) -> Iterator[LocalSource]:
     from colibri.cli import options
-    from colibri.cli.assemble import assemble
-    from colibri.cli.progress import Loading
+    from colibri.cli.assembled import assembled
 
-    with Loading() as loading:
-        deployment = assemble(options.deployment_options(args, model), phases, loading)
-    with deployment, contextlib.closing(LocalSource(deployment)) as source:
+    with (
+        assembled(options.deployment_options(args, model), phases) as deployment,
+        contextlib.closing(LocalSource(deployment)) as source,
+    ):
         yield source
 
 

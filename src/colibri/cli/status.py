@@ -134,8 +134,8 @@ def describe(reply: pb.ClusterStatusReply) -> list[str]:
 
 
 def _table(reply: pb.ClusterStatusReply) -> list[str]:
-    from colibri.cli.sizes import size
     from colibri.cluster.cpu_list import format_cpu_list
+    from colibri.deployment.sizes import size
 
     rows = [list(_COLUMNS)]
     for worker in reply.workers:
@@ -196,7 +196,7 @@ def _holders(reply: pb.ClusterStatusReply) -> str:
 
 def _arrival(worker: pb.WorkerInfo) -> str:
     """How far its weights are on their way to it; empty when nothing came from elsewhere and none is to come."""
-    from colibri.cli.sizes import size
+    from colibri.deployment.sizes import size
 
     parts = []
     if worker.load_total:

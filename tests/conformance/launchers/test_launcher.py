@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cli.cluster_options import ClusterOptions
 from colibri.cluster.commands import Scale
 from colibri.cluster.cpu_list import parse_cpu_list
 from colibri.cluster.launch import LOADED, UP, LaunchOptions, WorkerState, WorkerStatus
@@ -23,6 +22,7 @@ from colibri.cluster.ray.options import RayOptions, Seating, Spread
 from colibri.cluster.topology import discover
 from colibri.cluster.worker_process import ANYWHERE
 from colibri.deadline import Deadline
+from colibri.deployment.cluster import ClusterOptions
 from colibri.errors import InvalidInput, WorkerLost
 from colibri.generation import Tokens
 from colibri.placement import Directory, spread

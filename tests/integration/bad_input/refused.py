@@ -10,9 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from colibri.cli.assemble import DeploymentOptions, assemble
-from colibri.cli.phases import Phases
-from colibri.cli.progress import Loading
+from colibri.deployment.assemble import assemble
+from colibri.deployment.options import DeploymentOptions
 from colibri.errors import CheckpointError
 from colibri.models.chat_renderer import load_chat_renderer
 from colibri.models.checkpoint import Checkpoint
@@ -40,7 +39,7 @@ def by_loaders(case: CheckpointCase, folder: Path) -> str:
         elif case.stage is Stage.TEMPLATE:
             load_chat_renderer(folder, Tokenizer.load(folder))
         else:
-            with assemble(DeploymentOptions(folder, workers=0), Phases(), Loading(enabled=False)):
+            with assemble(DeploymentOptions(folder, workers=0)):
                 pass
     except CheckpointError as error:
         if error.code is not case.refusal.code:

@@ -12,14 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colibri.cli.assemble_router import assemble_router
-from colibri.cli.cluster_options import ClusterOptions
-from colibri.cli.deployment import Deployment
-from colibri.cli.devices import Machine
-from colibri.cli.progress import Loading
 from colibri.cluster.commands import Command, Drain, Move, Scale
 from colibri.cluster.holders import copies, holders_of
 from colibri.cluster.topology import Gpu
+from colibri.deployment.assemble_router import RouterOptions, RouterParts, assemble_router
+from colibri.deployment.cluster import ClusterOptions
+from colibri.deployment.devices import Machine
+from colibri.deployment.running import Deployment
 from colibri.errors import ColibriError, ConfigError, InvalidInput, NumericsMismatch
 from colibri.expert_service.execute import run_units
 from colibri.kernels.api import F32, U32, Array, ComputeMode, UnitBatch
@@ -31,7 +30,6 @@ from colibri.placement import Directory, Membership, Placement
 from colibri.router_service.executor import LocalExecutor
 from colibri.router_service.policy import FailoverPolicy
 from colibri.router_service.router import MoeRouter
-from colibri.transport.link import LinkKind
 from tests.conftest import TINY
 from tests.support.clusters import answer, deployed, eventually, kill, statuses
 from tests.support.cuda import emulated_worker
@@ -233,30 +231,21 @@ def test_a_router_over_workers_of_two_kinds(tmp_path: Path) -> None:
             for name, bench in (("g", on_gpu), ("c", on_cpu))
         ]
 
-        def router(undo: ExitStack, targets: list[str], *, mix: bool) -> MoeRouter:
-            loading = Loading(enabled=False)
-            return assemble_router(
-                model, targets, None, "cpu", 1, 30.0, LinkKind.AUTO, loading, undo, mixed_numerics=mix
-            ).router
+        def routed(targets: list[str], *, mix: bool) -> RouterParts:
+            return assemble_router(RouterOptions(model, targets, threads=1, mixed_numerics=mix))
 
-        with (
-            ExitStack() as undo,
-            pytest.raises(NumericsMismatch, match="only with --mixed-numerics") as caught,
-        ):
-            router(undo, targets, mix=False)
+        with pytest.raises(NumericsMismatch, match="only with --mixed-numerics") as caught:
+            routed(targets, mix=False)
         for kind in ("cpu", "cuda"):
             assert f" {kind}/bf16/w=bf16/wire=bf16/" in str(caught.value)
-        with (
-            ExitStack() as undo,
-            pytest.raises(
-                ConfigError,
-                match="--mixed-numerics: expected workers of several expert_numerics_ids, got cuda/",
-            ),
+        with pytest.raises(
+            ConfigError,
+            match="--mixed-numerics: expected workers of several expert_numerics_ids, got cuda/",
         ):
-            router(undo, targets[:1], mix=True)
+            routed(targets[:1], mix=True)
 
-        with ExitStack() as undo:
-            found = router(undo, targets, mix=True)
+        with routed(targets, mix=True) as parts:
+            found = parts.router
             placement = found.directory.current().placement
             owners = [placement.owner(layer).tolist() for layer in range(found.layers)]
 

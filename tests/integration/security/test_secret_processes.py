@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cli.cluster_options import ClusterOptions
 from colibri.cluster.commands import Scale
 from colibri.cluster.expert_calls import ask_status, retire_experts
+from colibri.deployment.cluster import ClusterOptions
 from colibri.errors import Unauthenticated
 from colibri.placement import WorkerEndpoint
 from colibri.security.channel import ChannelSecurity

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from colibri.cli.main import main
-from colibri.cli.sizes import size
+from colibri.deployment.sizes import size
 from colibri.models.random_mixtral import MIXTRAL_8X7B, random_mixtral, sparse_mixtral
 from tests.conftest import TINY
 from tests.support.packs import pack

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from colibri.cli.state_options import file_name
 from colibri.cluster.desired import Desired
 from colibri.cluster.desired_store import FileStore
 from colibri.cluster.keeping import DesiredKeeper, recall, wanted_again
 from colibri.cluster.kept_state import Asked, KeptState, as_text, from_text, kept_of
 from colibri.cluster.planner.problem import Worker
+from colibri.deployment.state import file_name
 from colibri.errors import ConfigError, InvalidInput
 from colibri.placement import spread
 

@@ -84,7 +84,7 @@ def test_memory_is_bound_and_read_back() -> None:
 def test_this_module_loads_nothing_heavy() -> None:
     heavy = in_a_process(
         "import json, sys\n"
-        "import colibri.cli.expert_place, colibri.expert_service.worker\n"
+        "import colibri.deployment.expert_place, colibri.expert_service.worker\n"
         "print(json.dumps([name for name in ('numpy', 'grpc', 'google.protobuf') if name in sys.modules]))\n"
     )
     assert heavy == []

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from colibri.cli.checks.finding import Finding, ok, warn
 from colibri.cli.checks.limits import limits
 from colibri.cli.checks.machine import Machine
-from colibri.cli.sizes import size
 from colibri.cluster.cgroup import memory_room
+from colibri.deployment.sizes import size
 
 AREA = "memory"
 #: What the demo model needs with two workers: its weights once, twice for a moment, and the caches.

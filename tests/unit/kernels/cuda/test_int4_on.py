@@ -7,6 +7,7 @@ import pytest
 
 from colibri.errors import ConfigError
 from colibri.expert_service.config import WorkerConfig
+from colibri.expert_service.gpu_options import GpuOptions
 from colibri.kernels.api import ComputeMode
 from colibri.kernels.cpu.backend import CpuBackend
 from colibri.kernels.cuda.backend import CudaBackend
@@ -58,4 +59,4 @@ def test_who_cannot_is_refused() -> None:
         CudaBackend(EmulatedDevice(), weight_bytes=1, int4_on="both")
     for where in ("gpu", "cpu"):
         with pytest.raises(ConfigError, match="--int4-on: expected a GPU by --device, got cpu"):
-            WorkerConfig("m", "w0", "127.0.0.1:0", "bf16", int4_on=where)
+            WorkerConfig("m", "w0", "127.0.0.1:0", "bf16", gpu=GpuOptions(int4_on=where))

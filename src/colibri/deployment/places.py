@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from colibri.cli.pinning_options import AUTO, CPU, PinningOptions
 from colibri.cluster.pinning_check import Measure, check_place
 from colibri.cluster.pinning_plan import PinningPlan, Wanted, WorkerPlace, plan_joining, plan_pinning
 from colibri.cluster.topology import Topology
+from colibri.deployment.pinning import AUTO, CPU, PinningOptions
 from colibri.errors import ConfigError, PinningRefused
 from colibri.expert_service.cpu_locks import CpuLocks, whose
 from colibri.expert_service.read_bandwidth import measure_read_bandwidth

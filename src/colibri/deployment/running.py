@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from colibri.cli.sizes import size
-from colibri.cli.terminal import dropped_lines, say
 from colibri.cluster.cluster_status import StatusSources
-from colibri.cluster.cpu_list import format_cpu_list
 from colibri.cluster.launcher import Launcher
 from colibri.cluster.manager import PlacementManager
 from colibri.cluster.operator_service import OperatorServicer
 from colibri.coordinator.decoder_weights import DecoderWeights
 from colibri.coordinator.engine import Engine
 from colibri.coordinator.validate import RequestLimits
+from colibri.deployment.reports import Log
 from colibri.kernels.api import Backend, GatePrecision
 from colibri.models.model import Model, content_digest, noted_experts
 from colibri.models.tokenizer import Tokenizer
@@ -39,8 +38,12 @@ def routed_otherwise(router: MoeRouter) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """launcher, manager: None with `--workers 0`; undo: ends all parts but the engine. Leaving the context ends
-    everything."""
+    """The parts of a running deployment. Leaving the context ends all of them.
+
+    launcher, manager: None without workers.
+    undo: ends all parts but the engine.
+    log: takes what is told at the end.
+    """
 
     model: Model
     tokenizer: Tokenizer | None
@@ -54,6 +57,7 @@ class Deployment:
     launcher: Launcher | None
     manager: PlacementManager | None
     undo: contextlib.ExitStack
+    log: Log
 
     @property
     def limits(self) -> RequestLimits:
@@ -70,8 +74,12 @@ class Deployment:
         experts = noted_experts(self.model)[0] if found is None else found.publisher.contents.known()
         return content_digest(self.model, experts)
 
-    def operator(self, model: str) -> OperatorServicer:
-        """The service Operator over all of it. model: as status calls it."""
+    def operator(self, model: str, log_lines_dropped: Callable[[], int] = lambda: 0) -> OperatorServicer:
+        """Returns the service Operator over this deployment.
+
+        model: its name in `colibri status`.
+        log_lines_dropped: returns how many lines of this process's log were lost.
+        """
         remote = self.executor if isinstance(self.executor, RemoteExecutor) else None
         sources = StatusSources(
             model=model,
@@ -83,7 +91,7 @@ class Deployment:
             view=None if self.manager is None else self.manager.view,
             routing=None if remote is None else remote.routing,
             health=None if remote is None else remote.workers,
-            log_lines_dropped=dropped_lines,
+            log_lines_dropped=log_lines_dropped,
         )
         return OperatorServicer(sources, self.manager)
 
@@ -91,29 +99,13 @@ class Deployment:
         """How a token reads, escaped; empty without a tokenizer."""
         return "" if self.tokenizer is None else repr(self.tokenizer.decode([token], skip_special=False))
 
-    def describe(self) -> list[str]:
-        """A line per process that computes."""
-        mode, isa = self.numerics.expert.deployment_mode, self.backend.isa
-        kind = self.numerics.expert.weight_format
-        weights = "" if kind == mode else f", {kind} experts"
-        lines = [f"coordinator      {isa}, {self.backend.threads} threads, {mode}{weights}"]
-        for status in () if self.launcher is None else self.launcher.status():
-            shared = ", OVERSUBSCRIBED" if status.oversubscribed else ""
-            node = f"memory of node {status.numa_node}, " if status.numa_node >= 0 else ""
-            lines.append(
-                f"worker {status.name:<9} {status.isa}, {status.pin.threads} threads, pid {status.pid}, "
-                f"CPUs {format_cpu_list(status.cpus_allowed)}, {node}{status.experts} experts, "
-                f"{size(status.weight_bytes)}{shared}"
-            )
-        return lines
-
     def close(self, grace_s: float = 0.0) -> None:
         """Requests that run may go on for `grace_s` seconds; then the engine ends, and what it stood on."""
         with self.undo:
             self.engine.close(grace_s)
             told = routed_otherwise(self.router)
             if told:
-                say(told)
+                self.log(told)
 
     def abandon(self) -> None:
         """For a signal handler, right before this process ends: takes no lock."""

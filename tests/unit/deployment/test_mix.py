@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from colibri.cli.devices import WorkerKinds
-from colibri.cli.mix import Mix, attached_mix, mix_of
+from colibri.deployment.devices import WorkerKinds
+from colibri.deployment.mix import Mix, attached_mix, mix_of
 from colibri.errors import ConfigError, InvalidInput
 from colibri.numerics import ExpertNumerics, MixedNumerics
 

@@ -13,23 +13,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-from colibri.cli.cluster_options import ClusterOptions
-from colibri.cli.compute_mode import choose_mode
-from colibri.cli.deployment import Deployment
-from colibri.cli.devices import Asked, Machine, check_int4, settle_devices, worker_kinds
-from colibri.cli.launchers import gpu_workers, make_launcher
-from colibri.cli.mix import mix_of
-from colibri.cli.parts import connect_workers, gate_precision, machine_places, open_backend, threads_of
-from colibri.cli.phases import Phases
-from colibri.cli.pinning_options import CPU, PinningOptions, use_locks
-from colibri.cli.progress import Loading
-from colibri.cli.start import start_of
-from colibri.cli.terminal import say
 from colibri.cluster.desired import Desired
 from colibri.cluster.launch import LaunchOptions, start_timeout_s
 from colibri.cluster.manager import PlacementManager
@@ -40,7 +26,17 @@ from colibri.cluster.topology import discover
 from colibri.cluster.worker_process import ANYWHERE
 from colibri.coordinator.decoder import DecoderStack
 from colibri.coordinator.decoder_weights import DecoderWeights
-from colibri.coordinator.engine import Engine, EngineOptions
+from colibri.coordinator.engine import Engine
+from colibri.deployment.compute_mode import choose_mode
+from colibri.deployment.devices import Asked, Machine, check_int4, settle_devices, worker_kinds
+from colibri.deployment.launchers import gpu_workers, make_launcher
+from colibri.deployment.mix import mix_of
+from colibri.deployment.options import DeploymentOptions
+from colibri.deployment.parts import connect_workers, gate_precision, machine_places, open_backend, threads_of
+from colibri.deployment.pinning import CPU, PinningOptions, use_locks
+from colibri.deployment.reports import Log, Milestone, Progress, no_milestone, no_progress, to_logging
+from colibri.deployment.running import Deployment
+from colibri.deployment.start import start_of
 from colibri.errors import ConfigError
 from colibri.expert_service.execute import run_units
 from colibri.expert_service.store import WeightStore
@@ -64,45 +60,27 @@ from colibri.router_service.executor import LocalExecutor, RunUnits
 from colibri.router_service.remote import RemoteExecutor
 from colibri.router_service.router import MoeRouter
 from colibri.security.plane_secret import PlaneSecret
-from colibri.transport.link import LinkKind
-
-
-@dataclass(frozen=True, slots=True)
-class DeploymentOptions:
-    """As on the command line. model: a folder, or the URL of a pack. None: decided from the model (compute_mode), the
-    machine (threads; workers: one for each GPU where they have GPUs, else usual_workers) or the number of workers
-    (start_timeout_s)."""
-
-    model: Path | str
-    workers: int | None
-    replicas: int = 1
-    compute_mode: str | None = None
-    router_precision: str = "fp32"
-    backend: str = "cpu"
-    threads: int | None = None
-    transport: str = "unix"
-    link: LinkKind = LinkKind.AUTO
-    engine: EngineOptions = field(default_factory=EngineOptions)
-    cluster: ClusterOptions = field(default_factory=ClusterOptions)
-    pinning: PinningOptions = field(default_factory=PinningOptions)
-    usual_workers: int = 2
-    mixed_numerics: bool = False
-    start_timeout_s: float | None = None
 
 
 def assemble(
     options: DeploymentOptions,
-    phases: Phases,
-    loading: Loading,
-    log: Callable[[str], None] = say,
+    log: Log = to_logging,
     *,
+    progress: Progress = no_progress,
+    milestone: Milestone = no_milestone,
     machine: Machine | None = None,
 ) -> Deployment:
-    """A deployment that answers. machine: None: this one's GPUs, or those of Ray's hosts.
-
-    Raises CheckpointError, ConfigError, WorkerLost and their kin, and then leaves nothing running.
+    """Starts a deployment and returns it once it can answer.
 
     Workers start and load while this process packs the dense weights.
+
+    options: what is wanted.
+    log: takes lines for operators, now and as long as the deployment runs.
+    progress: told of what is being loaded.
+    milestone: told of each phase of the start as it ends.
+    machine: the devices to choose from. None: this machine's GPUs, or those of Ray's hosts.
+
+    Raises CheckpointError, ConfigError, WorkerLost and other ColibriErrors, and then leaves nothing running.
     """
     ray = options.cluster.ray
     use_locks(options.pinning.locks, os.environ)
@@ -127,7 +105,7 @@ def assemble(
     precision = gate_precision(options.router_precision, options.backend)
     if options.replicas > max(workers, 1):
         raise ConfigError("--replicas", f"at most {workers} (the number of workers)", options.replicas)
-    int4_on = options.cluster.gpu.get("int4_on")
+    int4_on = options.cluster.gpu.int4_on
     check_int4(int4_on, settled.devices, formats(model, mode)[0].name)
     # On other hosts the workers settle their own places.
     pinning = settled if ray is None else PinningOptions()
@@ -156,7 +134,7 @@ def assemble(
     numerics = EngineNumerics(mix.numerics, formats(model, mode)[1].name, mode.value, precision.value)
     for line in mix.lines(names):
         log(line)
-    phases.mark("checkpoint")
+    milestone("checkpoint")
 
     with contextlib.ExitStack() as undo:
         if tokenizer is not None:
@@ -182,15 +160,15 @@ def assemble(
                     secret=options.cluster.secret or PlaneSecret.draw(),
                     backends=options.cluster.backends,
                     identities=mix.identities(model.model_hash(), model.pack_hash),
-                    **options.cluster.gpu,
+                    gpu=options.cluster.gpu,
                 ),
                 placement,
                 plan.workers,
                 options.replicas,
                 _seating(options),
                 on_gpu=settled.devices[0] != CPU,
-                progress=lambda worker, done, total, nbytes: loading.update(f"worker {worker}", done, total),
-                milestone=phases.mark,
+                progress=lambda worker, done, total, nbytes: progress(f"worker {worker}", done, total),
+                milestone=milestone,
                 log=log,
             )
             undo.callback(launcher.close)
@@ -212,17 +190,17 @@ def assemble(
             model,
             backend,
             mode,
-            lambda done, total: loading.update("dense weights", done, total),
+            lambda done, total: progress("dense weights", done, total),
             max_positions=min(config.max_positions, options.engine.kv_tokens),
         )
         gates = load_gates(model, backend)
-        phases.mark("dense weights")
+        milestone("dense weights")
 
         executor: LocalExecutor | RemoteExecutor
         if launcher is None:
-            executor = LocalExecutor(_local_experts(model, backend, mode, loading))
+            executor = LocalExecutor(_local_experts(model, backend, mode, progress))
             undo.callback(executor.close)
-            phases.mark("experts loaded")
+            milestone("experts loaded")
         else:
             launcher.wait_serving()
             executor = connect_workers(
@@ -236,7 +214,7 @@ def assemble(
                 undo,
                 log,
             )
-            phases.mark("connected")
+            milestone("connected")
         router = MoeRouter(backend, mode, gates, config.top_k, directory, executor, precision)
         if launcher is not None:
             keeper = start.keeper(log)
@@ -271,6 +249,7 @@ def assemble(
             launcher,
             manager,
             undo.pop_all(),
+            log,
         )
 
 
@@ -281,10 +260,10 @@ def _seating(options: DeploymentOptions) -> Seating:
     return Seating(pinning.numa_nodes, pinning.cpu_threads, threads, pinning.share)
 
 
-def _local_experts(model: Model, backend: Backend, mode: ComputeMode, loading: Loading) -> RunUnits:
+def _local_experts(model: Model, backend: Backend, mode: ComputeMode, progress: Progress) -> RunUnits:
     """All experts in this process, and the very routine that workers run."""
     config = model.config
     store = WeightStore(model, backend, mode)
     keys = [(layer, expert) for layer in range(config.layers) for expert in range(config.experts)]
-    store.load(keys, lambda step: loading.update("experts", step.experts_done, step.experts_total))
+    store.load(keys, lambda step: progress("experts", step.experts_done, step.experts_total))
     return partial(run_units, backend, store)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from colibri.cli.expert_place import PlaceWish, expert_place
-from colibri.cli.pinning_options import PinningOptions
-from colibri.cli.places import Places, when_free
 from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.deployment.expert_place import PlaceWish, expert_place
+from colibri.deployment.pinning import PinningOptions
+from colibri.deployment.places import Places, when_free
 from colibri.errors import ConfigError, PinningRefused
 from colibri.expert_service.cpu_locks import CpuLocks
 from tests.support.cpu_holder import holder

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cli.phases import Phases, process_age_s
+from colibri.deployment.phases import Phases, process_age_s
 
 
 def test_marks_count_from_the_start_of_the_process() -> None:

@@ -6,11 +6,11 @@ import contextlib
 import os
 from collections.abc import Callable
 
-from colibri.cli.mix import Mix
-from colibri.cli.pinning_options import PinningOptions
-from colibri.cli.places import Places
 from colibri.cluster.pinning_plan import PinningPlan
 from colibri.cluster.topology import Topology
+from colibri.deployment.mix import Mix
+from colibri.deployment.pinning import PinningOptions
+from colibri.deployment.places import Places
 from colibri.errors import ConfigError
 from colibri.expert_service.cpu_locks import host_locks
 from colibri.kernels.api import Backend, ComputeMode, GatePrecision

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cli.cluster_options import cluster_options
-from colibri.cli.devices import (
+from colibri.cluster.launch import LaunchOptions, worker_command
+from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.cluster.topology import Gpu
+from colibri.deployment.devices import (
     Asked,
     Kind,
     Machine,
@@ -19,14 +21,11 @@ from colibri.cli.devices import (
     settle_devices,
     worker_kinds,
 )
-from colibri.cli.pinning_options import PinningOptions, pinning_options
-from colibri.cli.places import Places
-from colibri.cli.verbs import build_parser
-from colibri.cluster.launch import LaunchOptions, worker_command
-from colibri.cluster.pinning_plan import WorkerPlace
-from colibri.cluster.topology import Gpu
+from colibri.deployment.pinning import PinningOptions
+from colibri.deployment.places import Places
 from colibri.errors import ConfigError
 from colibri.expert_service.cpu_locks import CpuLocks
+from colibri.expert_service.gpu_options import GpuOptions
 from colibri.kernels.cuda.device import DeviceError
 from tests.support.machine_trees import MachineTree, two_sockets
 
@@ -66,41 +65,6 @@ def places_of(tree: MachineTree, workers: int, *devices: str, share: bool = Fals
     return list(places.first(workers).workers)
 
 
-def test_options_of_serve() -> None:
-    def read(*argv: str) -> PinningOptions:
-        return pinning_options(build_parser().parse_args(["serve", "m", "--config=none", *argv]))
-
-    assert read().devices == ("cpu",)
-    assert read("--device=cuda:1,cuda").devices == ("cuda:1", "cuda")
-    args = build_parser().parse_args(
-        ["serve", "m", "--config=none", "--device=cuda", "--gpu-block-size=64", "--experts-on=cuda/mma-sm90"]
-    )
-    found = cluster_options(args)
-    assert found.gpu == {"gpu_block_size": 64}
-    assert found.experts_on == "cuda/mma-sm90"
-
-
-def test_sizes_of_a_gpu_without_one() -> None:
-    args = build_parser().parse_args(["serve", "m", "--config=none", "--dma-buffer-size=65536"])
-    with pytest.raises(ConfigError, match="--dma-buffer-size: expected a GPU by --device, got cpu"):
-        cluster_options(args)
-
-
-@pytest.mark.parametrize(
-    ("argument", "text"),
-    [
-        ("--device=auto,cuda", "expected auto, or cpu, cuda or cuda:N"),
-        ("--device=cuda:x", "expected auto, or cpu, cuda or cuda:N"),
-        ("--gpu-block-size=33", "expected a multiple of 32 from 32 to 1024, got '33'"),
-        ("--experts-on=cuda/mma", "expected cuda/simt or cuda/mma-smNN, got 'cuda/mma'"),
-    ],
-)
-def test_what_is_no_device(argument: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        build_parser().parse_args(["serve", "m", "--config=none", argument])
-    assert text in capsys.readouterr().err
-
-
 def test_each_worker_sits_beside_its_own_gpu(tmp_path: Path) -> None:
     tree = two_sockets(tmp_path)
     cards = [gpu.address for gpu in tree.discover().gpus]
@@ -138,7 +102,7 @@ def test_a_machine_without_a_gpu(tmp_path: Path) -> None:
 
 
 def test_a_worker_is_told_the_address_of_its_gpu(tmp_path: Path) -> None:
-    options = LaunchOptions(tmp_path, "bf16", dma_buffer_size=1 << 20, int4_on="cpu")
+    options = LaunchOptions(tmp_path, "bf16", gpu=GpuOptions(dma_buffer_bytes=1 << 20, int4_on="cpu"))
     place = WorkerPlace(1, (4,), 1, False, "0000:ca:00.0")
     found = set(worker_command(options, "w0", 1, tmp_path / "s", place))
     assert {"--device=cuda:0000:ca:00.0", "--dma-buffer-size=1048576", "--numa-node=1"} <= found
@@ -321,6 +285,3 @@ def test_int4_on_where_it_would_do_nothing() -> None:
         check_int4("cpu", ("cpu",), "int4g64")
     with pytest.raises(ConfigError, match="--int4-on: expected a pack of int4 experts, got bf16 experts"):
         check_int4("cpu", ("cuda",), "bf16")
-    args = build_parser().parse_args(["serve", "m", "--config=none", "--int4-on=cpu"])
-    with pytest.raises(ConfigError, match="--int4-on: expected a GPU by --device, got cpu"):
-        cluster_options(args)

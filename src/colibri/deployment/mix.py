@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from colibri.cli.devices import Kind, WorkerKinds
 from colibri.cluster.worker_state import Identities
+from colibri.deployment.devices import Kind, WorkerKinds
 from colibri.errors import ConfigError
 from colibri.numerics import ExpertNumerics, MixedNumerics
 from colibri.numerics_homes import OPTION, NumericsHomes, assign_homes, spread_by_home

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from colibri.cli.compute_mode import choose_mode, rounding_error
+from colibri.deployment.compute_mode import choose_mode, rounding_error
 from colibri.kernels.api import ComputeMode
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.random_mixtral import random_mixtral
