@@ -5,7 +5,7 @@ from __future__ import annotations
 from colibri.coordinator.field_checks import MAX_TEXT_BYTES
 from colibri.v1 import generation_pb2 as pb
 
-#: Work up to this is done at once, beside others; more takes its turn (lane).
+#: Work up to this is done at once, beside others; more takes its turn (colibri.rpc.turns).
 SHORT_BYTES = 16 << 10
 #: What an id costs in bytes of text, about; one that is resumed is decoded by itself, 10 us.
 _ID_BYTES = 4

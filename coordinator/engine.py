@@ -27,6 +27,7 @@ from colibri.coordinator.scheduler import StepBudget
 from colibri.coordinator.sequence import End, Sequence
 from colibri.coordinator.stats import EngineStats
 from colibri.coordinator.step_batch import Step, compose_step
+from colibri.coordinator.step_pauses import StepPauses
 from colibri.deadline import Clock
 from colibri.errors import (
     BadRow,
@@ -78,7 +79,10 @@ class EngineOptions:
 
 
 class Engine:
-    """Thread-safe: submit, cancel, stats, close. `numerics`: reported with every answer."""
+    """Thread-safe: submit, cancel, stats, close. `numerics`: reported with every answer.
+
+    `pauses`: where other services that compute on the same processors find room for large work.
+    """
 
     def __init__(
         self,
@@ -96,6 +100,7 @@ class Engine:
         self.numerics = numerics
         #: Longest prompt plus answer: what the model and the cache both hold.
         self.context = min(len(stack.weights.rope.cos), shape.pages * shape.page)
+        self.pauses = StepPauses(clock=clock)
         self._stack = stack
         self._tokenizer = tokenizer
         self._moe = moe
@@ -231,7 +236,8 @@ class Engine:
         try:
             while self._prepare():
                 try:
-                    self._step()
+                    with self.pauses.step():
+                        self._step()
                 except Exception as error:
                     self._fail_step(error)
                 self._in_step = ()

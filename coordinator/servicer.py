@@ -16,7 +16,6 @@ import colibri
 from colibri.coordinator import call_size
 from colibri.coordinator.engine import Engine
 from colibri.coordinator.field_checks import check_bytes, checked_ids
-from colibri.coordinator.lane import Lane
 from colibri.coordinator.memory_return import MemoryReturn
 from colibri.coordinator.prompts import PromptEncoder
 from colibri.coordinator.reader_watch import ReaderWatch
@@ -31,6 +30,7 @@ from colibri.models.tokenizer import Tokenizer
 from colibri.placement import Directory
 from colibri.rpc.deadline import deadline_of
 from colibri.rpc.server import Service
+from colibri.rpc.turns import Turns, Waiter
 from colibri.security.caller import caller_of
 from colibri.transport.options import CONTROL_MESSAGE_BYTES
 from colibri.v1 import generation_pb2 as pb
@@ -87,7 +87,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         self._streams = 2 * engine.options.max_running + engine.options.max_queued
         self._free = BoundedSemaphore(self._streams)
         self._watch = ReaderWatch(reader_timeout_s)
-        self._large = Lane("large texts")
+        self._large = Turns("large texts")
         self._memory = MemoryReturn()
 
     @property
@@ -208,7 +208,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         """Large calls are computed one at a time, callers in turn."""
         if size <= call_size.SHORT_BYTES:
             return contextlib.nullcontext()
-        return self._large.turn(caller_of(context) or str(context.peer()), deadline)
+        return self._large.turn(Waiter.of(context, deadline))
 
     def _need_tokenizer(self) -> Tokenizer:
         if self._prompts.tokenizer is None:

@@ -5,18 +5,22 @@ Raises typed errors; colibri.rpc.server turns them into statuses.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 import grpc
 import numpy as np
 
-from colibri.errors import BadRow, InvalidInput
-from colibri.kernels.api import F32, Array, ComputeMode
+from colibri.errors import BadRow, ColibriError, InvalidInput
+from colibri.kernels.api import F32, Array, ComputeMode, GateResult
 from colibri.kernels.reference.floats import to_bf16
-from colibri.router_service.router import MoeRouter
+from colibri.router_service.pieces import SMALL_ROWS, Pauses, Pieces
+from colibri.router_service.router import MoeResult, MoeRouter
 from colibri.rpc.deadline import deadline_of
 from colibri.rpc.server import Service
+from colibri.rpc.turns import Waiter
 from colibri.v1 import router_pb2, router_pb2_grpc
+from colibri.wire.limits import DEFAULT_MAX_ROWS
 
 SERVICE = "colibri.v1.Router"
 #: What a message holds besides its rows: fields of fixed size, and a status byte or two per row.
@@ -29,11 +33,26 @@ def max_message_bytes(hidden: int, max_rows: int) -> int:
 
 
 class RouterServicer(router_pb2_grpc.RouterServicer):
-    """Serves a MoeRouter. max_rows: rows of one call; one more is INVALID_ARGUMENT."""
+    """Serves a MoeRouter.
 
-    def __init__(self, router: MoeRouter, *, model_hash: str, expert_numerics_id: str, max_rows: int) -> None:
+    max_rows: rows of one call; one more is INVALID_ARGUMENT.
+    pauses: of the engine that computes on the same processors; None: there is none.
+    """
+
+    def __init__(
+        self,
+        router: MoeRouter,
+        *,
+        model_hash: str,
+        expert_numerics_id: str,
+        max_rows: int,
+        pauses: Pauses | None = None,
+    ) -> None:
         if max_rows < 1:
             raise InvalidInput("max_rows", "at least 1", max_rows)
+        self._pieces = (
+            None if pauses is None else Pieces(pauses, min(max_rows, DEFAULT_MAX_ROWS), time.monotonic)
+        )
         self._router = router
         self._model_hash = model_hash
         self._expert_numerics_id = expert_numerics_id
@@ -47,10 +66,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         self, request: router_pb2.ForwardRequest, context: grpc.ServicerContext
     ) -> router_pb2.ForwardReply:
         x = self._rows(request)
-        result = self._router.forward(request.layer, x, deadline_of(context), request.priority)
-        for _, error in sorted(result.failed.items()):
-            if not isinstance(error, BadRow):
-                raise error
+        result = self._forward(request, x, context)
         return router_pb2.ForwardReply(
             rows=len(x),
             hidden=self._router.hidden,
@@ -61,7 +77,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         )
 
     def Gate(self, request: router_pb2.GateRequest, context: grpc.ServicerContext) -> router_pb2.GateReply:
-        result = self._router.gate(request.layer, self._rows(request))
+        result = self._gate(request.layer, self._rows(request), context)
         return router_pb2.GateReply(
             rows=len(result.ok),
             top_k=self._router.top_k,
@@ -87,8 +103,49 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             max_rows=self._max_rows,
         )
 
-    def _rows(self, request: router_pb2.ForwardRequest | router_pb2.GateRequest) -> Array:
-        """The request's rows in the mode's dtype. Raises InvalidInput before anything is allocated."""
+    def _forward(
+        self, request: router_pb2.ForwardRequest, x: F32, context: grpc.ServicerContext
+    ) -> MoeResult:
+        """Raises the first error that is no bad row's."""
+        deadline = deadline_of(context)
+
+        def compute(first: int, end: int) -> MoeResult:
+            rows = self._in_mode(x[first:end])
+            result = self._router.forward(request.layer, rows, deadline, request.priority)
+            for _, error in sorted(result.failed.items()):
+                if not isinstance(error, BadRow):
+                    raise error
+            return result
+
+        if self._pieces is None or len(x) <= SMALL_ROWS:
+            return compute(0, len(x))
+        results = self._pieces.run(len(x), Waiter.of(context, deadline), compute)
+        failed: dict[int, ColibriError] = {}
+        first = 0
+        for result in results:
+            failed.update({first + row: error for row, error in result.failed.items()})
+            first += len(result.rows)
+        return MoeResult(np.concatenate([result.rows for result in results]), failed, results[-1].epoch)
+
+    def _gate(self, layer: int, x: F32, context: grpc.ServicerContext) -> GateResult:
+        def compute(first: int, end: int) -> GateResult:
+            return self._router.gate(layer, self._in_mode(x[first:end]))
+
+        if self._pieces is None or len(x) <= SMALL_ROWS:
+            return compute(0, len(x))
+        results = self._pieces.run(len(x), Waiter.of(context, deadline_of(context)), compute)
+        return GateResult(
+            np.concatenate([result.experts for result in results]),
+            np.concatenate([result.weights for result in results]),
+            np.concatenate([result.ok for result in results]),
+        )
+
+    def _in_mode(self, x: F32) -> Array:
+        """The rows in the mode's dtype."""
+        return to_bf16(x) if self._router.mode is ComputeMode.BF16 else x
+
+    def _rows(self, request: router_pb2.ForwardRequest | router_pb2.GateRequest) -> F32:
+        """The request's rows, a view of its bytes. Raises InvalidInput before anything is allocated."""
         router = self._router
         if request.layer >= router.layers:
             raise InvalidInput("layer", f"0 to {router.layers - 1}", request.layer)
@@ -97,10 +154,11 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         if request.rows > self._max_rows:
             raise InvalidInput("rows", f"0 to {self._max_rows}", request.rows)
         expected = request.rows * request.hidden * 4
-        if len(request.data) != expected:
-            raise InvalidInput("data", f"{expected} bytes (rows x hidden fp32)", f"{len(request.data)} bytes")
-        x: F32 = np.frombuffer(request.data, dtype="<f4").reshape(request.rows, request.hidden)
-        return to_bf16(x) if router.mode is ComputeMode.BF16 else x
+        data = request.data  # a copy, each time
+        if len(data) != expected:
+            raise InvalidInput("data", f"{expected} bytes (rows x hidden fp32)", f"{len(data)} bytes")
+        x: F32 = np.frombuffer(data, dtype="<f4").reshape(request.rows, request.hidden)
+        return x
 
 
 def _statuses(rows: int, bad: Iterable[int]) -> list[router_pb2.RowStatus.ValueType]:

@@ -3,6 +3,7 @@ tells."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from colibri.coordinator.step_pauses import StepPauses
 from colibri.deadline import Deadline
 from colibri.errors import Busy, ColibriError, WorkerLost
 from colibri.kernels.api import F32, U32, Array, ComputeMode, UnitBatch
@@ -72,12 +74,13 @@ class Served:
 
 
 @contextmanager
-def serve(bench: MoeBench, router: MoeRouter) -> Iterator[Served]:
+def serve(bench: MoeBench, router: MoeRouter, pauses: StepPauses | None = None) -> Iterator[Served]:
     servicer = RouterServicer(
         router,
         model_hash=bench.checkpoint.model_hash(),
         expert_numerics_id=bench.numerics.id,
         max_rows=MAX_ROWS,
+        pauses=pauses,
     )
     limit = max_message_bytes(bench.hidden, MAX_ROWS)
     server = build_server(
@@ -133,6 +136,51 @@ def test_forward_equals_the_local_layer(served: Served, rows: int) -> None:
         assert list(reply.status) == []
         assert reply.epoch == 1
         assert reply.expert_numerics_id == bench.numerics.id
+
+
+class Engine:
+    """What stands for one: it takes steps without a pause, and notes how many pieces came between them."""
+
+    def __init__(self) -> None:
+        self.pauses = StepPauses()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            with self.pauses.step():
+                time.sleep(1e-4)
+
+    def __enter__(self) -> StepPauses:
+        self._thread.start()
+        while not self.pauses.busy:
+            time.sleep(1e-4)
+        return self.pauses
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def test_large_calls_beside_an_engine_give_the_same_rows(tiny_mixtral: Path, tmp_path: Path) -> None:
+    bench = MoeBench(tiny_mixtral, ComputeMode.FP32, tmp_path)
+    x = np.random.default_rng(5).standard_normal((MAX_ROWS, bench.hidden)).astype(np.float32)
+    x[[0, 70, MAX_ROWS - 1], 1] = np.nan
+    expected = bench.local().forward(0, x)
+    chosen = bench.local().gate(0, x)
+    with ExitStack() as stack:
+        servers = stack.enter_context(bench.workers(2))
+        directory = Directory(membership_of(bench.spread(2), *servers.values()))
+        router, _ = stack.enter_context(bench.remote(directory))
+        pauses = stack.enter_context(Engine())
+        client = stack.enter_context(serve(bench, router, pauses)).client
+        with ThreadPoolExecutor(4) as pool:
+            for reply in pool.map(lambda _: client.forward(0, x), range(4)):
+                assert np.array_equal(rows_in(reply), expected.rows)
+                assert np.flatnonzero(reply.status).tolist() == [0, 70, MAX_ROWS - 1]
+        gate = client.call("Gate", layer=0, rows=MAX_ROWS, hidden=bench.hidden, data=x.tobytes())
+    assert list(gate.expert) == chosen.experts.ravel().tolist()
+    assert list(gate.weight) == chosen.weights.ravel().tolist()
 
 
 def test_gate_equals_the_local_gate(served: Served) -> None:

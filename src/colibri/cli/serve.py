@@ -107,6 +107,7 @@ def _build(
         model_hash=model.model_hash(),
         expert_numerics_id=numerics.expert.id,
         max_rows=args.router_max_rows,
+        pauses=deployment.engine.pauses,
     )
     operator = deployment.operator(served.name, dropped_lines)
     limit = max(CONTROL_MESSAGE_BYTES, max_message_bytes(model.config.hidden, args.router_max_rows))
