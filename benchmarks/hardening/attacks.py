@@ -19,7 +19,7 @@ from tests.support.tries import of_junit
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Names how long threads are under stress, seconds, in tests as here.
-VARIABLE = "COLIBRI_STRESS_S"
+VARIABLE = "COLIBRI_TEST_STRESS_S"
 SECONDS = float(os.environ.get(VARIABLE, "600"))
 #: Among the attacks, since the line `stress` has the long form.
 _SHORT_S = 60.0

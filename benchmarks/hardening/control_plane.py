@@ -1,7 +1,7 @@
 """Processes of a cluster's control plane killed under load: Ray's own, and the coordinator.
 
 Three hosts on this machine (namespaces), the repository's own cluster.yaml, replicas 2, four users.
-`COLIBRI_KILLS` says how often each is killed (5), `COLIBRI_PARTS` which (all, by comma).
+`COLIBRI_TEST_KILLS`: kills of each (5). `COLIBRI_TEST_PARTS`: which, with commas between (all).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def lines() -> list[Line]:
 def control_plane() -> Outcome:
     if reason := why_not():
         return Outcome("not measured", met=True, waived=reason)
-    wanted = os.environ.get("COLIBRI_PARTS", "")
+    wanted = os.environ.get("COLIBRI_TEST_PARTS", "")
     parts = [part for part in PARTS if not wanted or part.name in wanted.split(",")]
-    kills = int(os.environ.get("COLIBRI_KILLS", KILLS))
+    kills = int(os.environ.get("COLIBRI_TEST_KILLS", KILLS))
     model = build_demo_model(colibri_home(os.environ))
     expected = expected_answers(model)
     with hosts(3, [model]) as lab:
@@ -75,21 +75,31 @@ def measured(cluster: Cluster, expected: Expected, part: Part, kills: int) -> tu
     """(what came of it, whether that is as it must be)"""
     users = Users(cluster, expected, USERS, Retry(within_s=WITHIN_S) if part is COORDINATOR else None)
     done: list[Kill] = []
+    late = ""
     try:
         for _ in range(kills):
             time.sleep(QUIET_S)
             done.append(kill_part(cluster, part, WITHIN_S))
+    except ColibriError as error:
+        late = error.message
     finally:
         verdict = users.stop()
     workers = len(cluster.lab.hosts)
     same = sum(kill.same for kill in done)
     serves_s = max((kill.serves_s for kill in done), default=0.0)
-    met = not verdict.failed and not verdict.wrong and same == workers * kills and serves_s <= BACK_S
+    met = (
+        not late
+        and not verdict.failed
+        and not verdict.wrong
+        and same == workers * kills
+        and serves_s <= BACK_S
+    )
     text = (
         f"{part.name} x{kills}: {verdict.answers} answers, {len(verdict.failed)} failed, {len(verdict.wrong)} wrong, "
         f"{same} of {workers * kills} workers the same, actors again after at most "
         f"{max((kill.whole_s for kill in done), default=0.0):.0f} s"
         + (f", answers again after at most {serves_s:.1f} s" if part is COORDINATOR else "")
         + (f" ({verdict.failed[0]})" if verdict.failed else "")
+        + (f"; kill {len(done) + 1}: {late[:300]}" if late else "")
     )
     return text, met

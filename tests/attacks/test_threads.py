@@ -19,6 +19,6 @@ def test_each_structure_holds(case: object, tries: Tries) -> None:
 
 @pytest.mark.attacks
 def test_for_minutes(tries: Tries) -> None:
-    """COLIBRI_STRESS_S: how long, seconds."""
-    for name, count in run(float(os.environ.get("COLIBRI_STRESS_S", "600"))).items():
+    """COLIBRI_TEST_STRESS_S: how long, seconds."""
+    for name, count in run(float(os.environ.get("COLIBRI_TEST_STRESS_S", "600"))).items():
         tries(f"threads: {name}", count)
