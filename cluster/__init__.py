@@ -1,14 +1,10 @@
-"""Where processes run: topology discovery, CPU plans, launchers, membership.
+"""Where a deployment's workers run, and which experts each of them holds.
 
-Belongs here: reading a machine's NUMA nodes, GPUs and limits (`topology`, `pci`, `cgroup`), who gets which CPUs
-(`pinning_plan`, `core_shares`, pure) and whether a place spans nodes (`pinning_check`), and what starts or finds
-workers, watches them and publishes who is alive (`launcher`, `worker_supervisor`, over who begins a `life`: `local`,
-subprocesses of this machine; `ray`, actors of a Ray cluster; `attached`: workers that somebody else started). And live
-changes of placement: what is wanted and the way there as pure plans (`planner`, `desired`, `place`, `target`,
-`change`), when loads call for one (`rebalancer`), the transaction (`transaction`), the thread that minds all of it
-(`manager`, `reconcile`), and the service Operator over that (`operator_service`, `cluster_status`).
+Belongs here, lowest layer first: what a machine has and who gets which part of it (`machine`), who holds which expert
+(`experts`), the workers over all their lives (`workers`), the placement and how it changes while requests run
+(`placing`), and above these the service Operator (`operator`) and workers on the hosts of a Ray cluster (`ray`).
 
-Does not belong here: what a worker does once it runs (`colibri.expert_service`), the snapshot types
+Does not belong here: what a worker does once it runs (`colibri.expert_service`), the snapshot that routers read
 (`colibri.placement`), what a router does about a worker that fails (`colibri.router_service`), and the wiring of a
 whole deployment (`colibri.deployment.assemble`).
 """

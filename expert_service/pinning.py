@@ -43,7 +43,7 @@ def _syscall(number: int, *arguments: object) -> tuple[int, int]:
 
 
 class Place(Protocol):
-    """Where a worker is to be (colibri.cluster.pinning_plan.WorkerPlace)."""
+    """Where a worker is to be (colibri.cluster.machine.pinning_plan.WorkerPlace)."""
 
     @property
     def numa_node(self) -> int: ...

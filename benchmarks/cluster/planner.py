@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from benchmarks.cluster.greedy import GreedyPlan, greedy
 from benchmarks.cluster.routing import KINDS, counts, recorded
 from benchmarks.table import Line, Outcome
-from colibri.cluster.holders import Holders, as_placement, held
-from colibri.cluster.planner.outcome import balance_of, moves
-from colibri.cluster.planner.plan import Plan, plan
-from colibri.cluster.planner.problem import Loads, Problem, Worker
-from colibri.cluster.planner.seed import seed
+from colibri.cluster.experts.holders import Holders, as_placement, held
+from colibri.cluster.placing.planner.outcome import balance_of, moves
+from colibri.cluster.placing.planner.plan import Plan, plan
+from colibri.cluster.placing.planner.problem import Loads, Problem, Worker
+from colibri.cluster.placing.planner.seed import seed
 from colibri.placement import Placement
 from colibri.router_service.plan_types import OwnerTable
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.core.equality import TINY, Load, Place, Sizes, deployed, receipts, requests
 from benchmarks.table import Outcome
-from colibri.cluster.expert_calls import ask_status
+from colibri.cluster.workers.expert_calls import ask_status
 from colibri.kernels.cpu.backend import supported_isas
 from colibri.models.random_mixtral import random_mixtral
 

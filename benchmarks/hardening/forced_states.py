@@ -13,8 +13,8 @@ from statistics import median
 
 from benchmarks.surface.engines import Answer, answers, ask, ids
 from benchmarks.table import Line, Outcome
-from colibri.cluster.expert_calls import ask_status, load_experts, retire_experts
-from colibri.cluster.holders import ExpertId, held_by, holders_of
+from colibri.cluster.experts.holders import ExpertId, held_by, holders_of
+from colibri.cluster.workers.expert_calls import ask_status, load_experts, retire_experts
 from colibri.coordinator.engine import EngineOptions
 from colibri.deadline import Deadline
 from colibri.deployment.assemble import assemble

@@ -1,4 +1,4 @@
-"""Workers placed on hosts by Ray (extra `ray`), behind the interface of `cluster.launcher`; what keeps a head running.
+"""Workers placed on hosts by Ray (extra `ray`), as `colibri.cluster.workers.launcher` sees them; what keeps a head up.
 
 Belongs here: a worker's parent on its host (`minder`, `record`, `seats`), the actor that starts and finds it (`actor`),
 which hosts workers get (`places`, `shortage`), Ray's client as a process of its own and the coordinator's side of it

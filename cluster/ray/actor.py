@@ -18,13 +18,13 @@ import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from colibri.cluster.launch import LaunchOptions, worker_command
+from colibri.cluster.machine.topology import discover
 from colibri.cluster.ray.minder import Task
 from colibri.cluster.ray.options import Seating
 from colibri.cluster.ray.record import WorkerRecord, read_fields
 from colibri.cluster.ray.seats import Seat, end_record, log_of, seat_folder, seat_places, sitting, take_seat
 from colibri.cluster.ray.session import Host, this_host
-from colibri.cluster.topology import discover
+from colibri.cluster.workers.launch import LaunchOptions, worker_command
 from colibri.errors import ColibriError
 from colibri.security.plane_secret import PlaneSecret
 
@@ -52,7 +52,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """how: as colibri.cluster.worker_process.describe_end says; said: the last lines of its stderr."""
+    """how: as colibri.cluster.workers.worker_process.describe_end says; said: the last lines of its stderr."""
 
     how: str
     said: str

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from colibri.cluster.launch import LaunchOptions
 from colibri.cluster.ray.actor import Begun, Ended, Identity, WorkerActor
 from colibri.cluster.ray.options import RESOURCE, RayOptions
 from colibri.cluster.ray.places import Places
 from colibri.cluster.ray.session import Host, api, connect, living_nodes
+from colibri.cluster.workers.launch import LaunchOptions
 from colibri.deadline import Deadline
 from colibri.errors import ColibriError, WorkerLost
 from colibri.security.plane_secret import PlaneSecret

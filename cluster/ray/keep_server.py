@@ -21,7 +21,7 @@ from pathlib import Path
 
 from colibri.cluster.ray.keeper import settle_keeper
 from colibri.cluster.ray.server_state import ENDED, ServerFiles, ServerState, log_lines
-from colibri.cluster.worker_process import describe_end
+from colibri.cluster.workers.worker_process import describe_end
 
 #: Between the end of a server and its next life; doubled while starts fail.
 _PAUSE_S, _MAX_PAUSE_S = 0.5, 10.0

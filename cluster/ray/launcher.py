@@ -9,11 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from colibri.cluster.expert_calls import WorkerProgress, ask_status, end_worker
-from colibri.cluster.launch import LaunchOptions
-from colibri.cluster.launcher import Launcher
-from colibri.cluster.life import WorkerLife
-from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPlace
 from colibri.cluster.ray.actor import Identity
 from colibri.cluster.ray.bridge import Bridge, RayAway
 from colibri.cluster.ray.driver import ACTOR_S, Setup
@@ -21,7 +17,11 @@ from colibri.cluster.ray.life import RayLife
 from colibri.cluster.ray.options import RayOptions
 from colibri.cluster.ray.record import WorkerRecord
 from colibri.cluster.ray.state import DeploymentState
-from colibri.cluster.worker_process import ANYWHERE
+from colibri.cluster.workers.expert_calls import WorkerProgress, ask_status, end_worker
+from colibri.cluster.workers.launch import LaunchOptions
+from colibri.cluster.workers.launcher import Launcher
+from colibri.cluster.workers.life import WorkerLife
+from colibri.cluster.workers.worker_process import ANYWHERE
 from colibri.deadline import Clock
 from colibri.errors import ColibriError
 from colibri.placement import Placement, WorkerEndpoint

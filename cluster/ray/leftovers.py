@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from colibri.cluster.run_folder import sweep
+from colibri.cluster.workers.run_folder import sweep
 
 #: Parts of command lines of Ray's own.
 _PROCESSES = (

@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from colibri.cluster.expert_calls import ask_status, end_worker
-from colibri.cluster.life import WorkerLife
-from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPlace
 from colibri.cluster.ray.actor import Begun, Ended
 from colibri.cluster.ray.bridge import RayAway
 from colibri.cluster.ray.driver import ACTOR_S, SILENT_S
 from colibri.cluster.ray.record import WorkerRecord
-from colibri.cluster.worker_process import ANYWHERE, START_ADVICE, Ready
+from colibri.cluster.workers.expert_calls import ask_status, end_worker
+from colibri.cluster.workers.life import WorkerLife
+from colibri.cluster.workers.worker_process import ANYWHERE, START_ADVICE, Ready
 from colibri.deadline import Clock, Deadline
 from colibri.errors import ColibriError, DeadlineExpired, WorkerLost
 from colibri.placement import WorkerEndpoint

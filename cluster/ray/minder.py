@@ -21,10 +21,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPlace
 from colibri.cluster.ray.record import WorkerRecord, try_write
 from colibri.cluster.ray.session import Host
-from colibri.cluster.worker_process import WorkerProcess, describe_end
+from colibri.cluster.workers.worker_process import WorkerProcess, describe_end
 from colibri.errors import ColibriError
 from colibri.security.plane_secret import PlaneSecret
 

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPlace
 from colibri.cluster.ray.session import Host
-from colibri.cluster.worker_process import Ready
+from colibri.cluster.workers.worker_process import Ready
 
 #: A record is a few hundred bytes; what is larger is not one.
 _MAX_BYTES = 1 << 20

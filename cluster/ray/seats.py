@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from colibri.cluster.file_lock import is_locked
-from colibri.cluster.pinning_plan import Wanted, WorkerPlace, plan_pinning
+from colibri.cluster.machine.pinning_plan import Wanted, WorkerPlace, plan_pinning
+from colibri.cluster.machine.topology import Topology
+from colibri.cluster.ray.file_lock import is_locked
 from colibri.cluster.ray.options import Seating
 from colibri.cluster.ray.record import WorkerRecord, read_record
-from colibri.cluster.topology import Topology
 from colibri.deadline import Clock
 from colibri.errors import Busy, ConfigError
 

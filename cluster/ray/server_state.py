@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from colibri.cluster.file_lock import is_locked
+from colibri.cluster.ray.file_lock import is_locked
 from colibri.cluster.ray.record import read_fields, write_whole
 
 #: In the log's line about the end of a life.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from colibri.cluster.ray.leftovers import end
-from colibri.cluster.run_folder import RunFolder, sweep
+from colibri.cluster.workers.run_folder import RunFolder, sweep
 from colibri.errors import ConfigError
 from colibri.transport.address import claim_unix_path
 from tests.support.tries import Tries

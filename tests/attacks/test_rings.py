@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from colibri.cluster.expert_calls import load_experts
+from colibri.cluster.workers.expert_calls import load_experts
 from colibri.deadline import Deadline
 from colibri.errors import Unauthenticated
 from colibri.kernels.api import ComputeMode

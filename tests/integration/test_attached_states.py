@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from colibri.client.operator import Operator
-from colibri.cluster.expert_calls import ask_status, held_experts, retire_experts
+from colibri.cluster.workers.expert_calls import ask_status, held_experts, retire_experts
 from colibri.placement import WorkerEndpoint
 from colibri.v1 import operator_pb2 as pb
 from colibri.v1 import router_pb2, router_pb2_grpc

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from colibri.cli.main import main
-from colibri.cluster.attached import AttachedWorkers
+from colibri.cluster.workers.attached import AttachedWorkers
 from colibri.errors import CheckpointError, ColibriError, NumericsMismatch
 from colibri.kernels.api import ComputeMode
 from colibri.models.checkpoint import Checkpoint

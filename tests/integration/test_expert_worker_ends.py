@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from grpc_health.v1 import health_pb2
 
-from colibri.cluster.expert_calls import end_worker
+from colibri.cluster.workers.expert_calls import end_worker
 from colibri.errors import ColibriError, WorkerLost
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 from colibri.placement import WorkerEndpoint

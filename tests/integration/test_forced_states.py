@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cluster.cluster_status import StatusSources, cluster_status
-from colibri.cluster.expert_calls import ask_status, held_experts, load_experts, retire_experts
-from colibri.cluster.holders import held_by, holders_of
-from colibri.cluster.launch import WorkerState, WorkerStatus
+from colibri.cluster.experts.holders import held_by, holders_of
+from colibri.cluster.operator.cluster_status import StatusSources, cluster_status
+from colibri.cluster.workers.expert_calls import ask_status, held_experts, load_experts, retire_experts
+from colibri.cluster.workers.launch import WorkerState, WorkerStatus
 from colibri.deadline import Deadline
 from colibri.deployment.cluster import ClusterOptions
 from colibri.deployment.running import Deployment

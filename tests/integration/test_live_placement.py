@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cluster.commands import Command, Drain, Move, Scale
-from colibri.cluster.expert_calls import held_experts
-from colibri.cluster.holders import copies, held_by, holders_of
-from colibri.cluster.transaction import Step
+from colibri.cluster.experts.holders import copies, held_by, holders_of
+from colibri.cluster.placing.commands import Command, Drain, Move, Scale
+from colibri.cluster.placing.transaction import Step
+from colibri.cluster.workers.expert_calls import held_experts
 from colibri.deployment.running import Deployment
 from colibri.errors import InvalidInput
 from colibri.transport.link import LinkKind

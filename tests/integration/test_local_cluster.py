@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cluster.cpu_list import parse_cpu_list
-from colibri.cluster.launch import LaunchOptions, WorkerState, start_timeout_s
-from colibri.cluster.local import LocalLauncher
-from colibri.cluster.pinning_plan import Wanted, plan_workers
-from colibri.cluster.topology import discover
+from colibri.cluster.machine.cpu_list import parse_cpu_list
+from colibri.cluster.machine.pinning_plan import Wanted, plan_workers
+from colibri.cluster.machine.topology import discover
+from colibri.cluster.workers.launch import LaunchOptions, WorkerState, start_timeout_s
+from colibri.cluster.workers.local import LocalLauncher
 from colibri.deployment.assemble import assemble
 from colibri.deployment.describe import describe
 from colibri.deployment.options import DeploymentOptions

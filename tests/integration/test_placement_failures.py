@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from colibri.cluster import transaction
-from colibri.cluster.commands import Command, Drain, Move, Scale, Ticket
-from colibri.cluster.expert_calls import Cancellation, held_experts, load_experts
-from colibri.cluster.holders import copies, held_by, holders_of
-from colibri.cluster.local import Subprocesses
-from colibri.cluster.transaction import Report, Step
+from colibri.cluster.experts.holders import copies, held_by, holders_of
+from colibri.cluster.placing import transaction
+from colibri.cluster.placing.commands import Command, Drain, Move, Scale, Ticket
+from colibri.cluster.placing.transaction import Report, Step
+from colibri.cluster.workers.expert_calls import Cancellation, held_experts, load_experts
+from colibri.cluster.workers.local import Subprocesses
 from colibri.deadline import Deadline
 from colibri.deployment.cluster import ClusterOptions
 from colibri.deployment.running import Deployment

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from colibri.cluster import transaction
-from colibri.cluster.commands import Drain, Scale, Ticket
-from colibri.cluster.desired import Desired
-from colibri.cluster.expert_calls import held_experts, load_experts
-from colibri.cluster.holders import ExpertId, copies, held_by, holders_of
-from colibri.cluster.launch import LaunchOptions
-from colibri.cluster.local import LocalLauncher
-from colibri.cluster.manager import PlacementManager
-from colibri.cluster.pinning_plan import Wanted, plan_joining, plan_workers
-from colibri.cluster.reconcile import ManagerOptions
-from colibri.cluster.topology import discover
+from colibri.cluster.experts.holders import ExpertId, copies, held_by, holders_of
+from colibri.cluster.machine.pinning_plan import Wanted, plan_joining, plan_workers
+from colibri.cluster.machine.topology import discover
+from colibri.cluster.placing import transaction
+from colibri.cluster.placing.commands import Drain, Scale, Ticket
+from colibri.cluster.placing.desired import Desired
+from colibri.cluster.placing.manager import PlacementManager
+from colibri.cluster.placing.reconcile import ManagerOptions
+from colibri.cluster.workers.expert_calls import held_experts, load_experts
+from colibri.cluster.workers.launch import LaunchOptions
+from colibri.cluster.workers.local import LocalLauncher
 from colibri.errors import Busy
 from colibri.placement import WorkerEndpoint, spread
 from tests.conftest import TINY

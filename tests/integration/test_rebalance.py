@@ -13,12 +13,12 @@ import pytest
 
 from colibri.cli.main import main
 from colibri.client.operator import Operator
-from colibri.cluster.commands import Drain
-from colibri.cluster.expert_calls import held_experts
-from colibri.cluster.holders import held_by, holders_of
-from colibri.cluster.planner.outcome import balance_of
-from colibri.cluster.planner.problem import Loads
-from colibri.cluster.rebalance_options import RebalanceMode, RebalanceOptions
+from colibri.cluster.experts.holders import held_by, holders_of
+from colibri.cluster.placing.commands import Drain
+from colibri.cluster.placing.planner.outcome import balance_of
+from colibri.cluster.placing.planner.problem import Loads
+from colibri.cluster.placing.rebalance_options import RebalanceMode, RebalanceOptions
+from colibri.cluster.workers.expert_calls import held_experts
 from colibri.deployment.cluster import ClusterOptions
 from colibri.deployment.running import Deployment
 from colibri.errors import InvalidInput

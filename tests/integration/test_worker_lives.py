@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cluster.launch import LaunchOptions, WorkerState
-from colibri.cluster.local import LocalLauncher
-from colibri.cluster.netns import NetworkPlace
-from colibri.cluster.pinning_plan import Wanted, plan_workers
-from colibri.cluster.topology import discover
+from colibri.cluster.machine.netns import NetworkPlace
+from colibri.cluster.machine.pinning_plan import Wanted, plan_workers
+from colibri.cluster.machine.topology import discover
+from colibri.cluster.workers.launch import LaunchOptions, WorkerState
+from colibri.cluster.workers.local import LocalLauncher
 from colibri.deadline import Deadline
 from colibri.errors import InvalidInput, WorkerLost
 from colibri.placement import Placement, spread

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cluster.cpu_list import format_cpu_list, parse_cpu_list
-from colibri.cluster.topology import discover
+from colibri.cluster.machine.cpu_list import format_cpu_list, parse_cpu_list
+from colibri.cluster.machine.topology import discover
 from colibri.expert_service.cpu_locks import VARIABLE
 from tests.support.machine_trees import MachineTree
 from tests.support.serving import serving
@@ -36,7 +36,7 @@ ELSEWHERE = (
     "from pathlib import Path\n"
     "import colibri.deployment.expert_place as module\n"
     "from colibri.cli.main import main\n"
-    "from colibri.cluster.topology import Roots\n"
+    "from colibri.cluster.machine.topology import Roots\n"
     "root = Path(sys.argv.pop(1))\n"
     "module.Roots = lambda: Roots(root / 'sys', root / 'proc')\n"
     "sys.exit(main())\n"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from colibri.cluster.launch import WorkerStatus
+from colibri.cluster.workers.launch import WorkerStatus
 from colibri.coordinator.engine import EngineOptions
 from colibri.deployment.assemble import assemble
 from colibri.deployment.cluster import ClusterOptions

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from colibri.cluster.cpu_list import format_cpu_list, parse_cpu_list
-from colibri.cluster.topology import Roots, Topology, discover
+from colibri.cluster.machine.cpu_list import format_cpu_list, parse_cpu_list
+from colibri.cluster.machine.topology import Roots, Topology, discover
 
 _PROC = ("self/", "thread-self/")
 

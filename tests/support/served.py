@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from colibri.client import ChannelSecurity, Client
-from colibri.cluster.cluster_status import StatusSources
-from colibri.cluster.operator_service import OperatorServicer
+from colibri.cluster.operator.cluster_status import StatusSources
+from colibri.cluster.operator.operator_service import OperatorServicer
 from colibri.coordinator.engine import Engine, EngineOptions
 from colibri.coordinator.moe_layer import MoeLayer
 from colibri.coordinator.servicer import GenerationServicer, ServedModel

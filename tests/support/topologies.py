@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from colibri.cluster.topology import Gpu, NumaNode, Topology
+from colibri.cluster.machine.topology import Gpu, NumaNode, Topology
 
 
 @st.composite

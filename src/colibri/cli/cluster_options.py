@@ -10,9 +10,9 @@ from colibri.cli.options import BACKENDS
 from colibri.cli.parser import integer, number
 from colibri.cli.security_options import launched_secret, worker_tls
 from colibri.cli.state_options import add_state, state_file, state_options
-from colibri.cluster.netns import NetworkPlace
+from colibri.cluster.machine.netns import NetworkPlace
+from colibri.cluster.placing.rebalance_options import RebalanceMode, RebalanceOptions
 from colibri.cluster.ray.options import RayOptions, Spread
-from colibri.cluster.rebalance_options import RebalanceMode, RebalanceOptions
 from colibri.deployment.cluster import RESTART_PAUSE_S, ClusterOptions
 from colibri.deployment.pinning import CPU
 from colibri.router_service.policy import FailoverPolicy
@@ -152,7 +152,7 @@ def ray_options(args: argparse.Namespace) -> RayOptions | None:
 
 def cluster_options(args: argparse.Namespace) -> ClusterOptions:
     """Raises ConfigError, naming the option."""
-    from colibri.cluster.netns import check_network_place, parse_network_place
+    from colibri.cluster.machine.netns import check_network_place, parse_network_place
     from colibri.errors import ConfigError
 
     networks: dict[str, NetworkPlace] = {}

@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.listen import check_free
     from colibri.cli.standard_streams import keep_native_code_from_waiting
     from colibri.cli.terminal import announce, say
-    from colibri.cluster.cpu_list import parse_cpu_list
+    from colibri.cluster.machine.cpu_list import parse_cpu_list
     from colibri.deployment.expert_place import PlaceWish, expert_place
     from colibri.deployment.pinning import use_locks
     from colibri.expert_service.cpu_locks import host_locks

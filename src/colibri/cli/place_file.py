@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from colibri.cluster.holders import Holders, as_placement
-from colibri.cluster.planner.outcome import balance_of, moves
-from colibri.cluster.planner.plan import plan
-from colibri.cluster.planner.problem import Loads, Problem, Worker, check_loads
-from colibri.cluster.planner.seed import seed
+from colibri.cluster.experts.holders import Holders, as_placement
+from colibri.cluster.placing.planner.outcome import balance_of, moves
+from colibri.cluster.placing.planner.plan import plan
+from colibri.cluster.placing.planner.problem import Loads, Problem, Worker, check_loads
+from colibri.cluster.placing.planner.seed import seed
 from colibri.errors import ConfigError
 
 _MAX_BYTES = 1 << 28

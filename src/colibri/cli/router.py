@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.signals import StopSignals
     from colibri.cli.standard_streams import keep_native_code_from_waiting
     from colibri.cli.terminal import announce, say
-    from colibri.cluster.operator_service import OperatorServicer
+    from colibri.cluster.operator.operator_service import OperatorServicer
     from colibri.deployment.assemble_router import RouterOptions, assemble_router
     from colibri.models.place import split_pin
     from colibri.router_service.servicer import RouterServicer, max_message_bytes

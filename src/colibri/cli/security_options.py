@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from colibri.cluster.launch import WorkerTls
+    from colibri.cluster.workers.launch import WorkerTls
     from colibri.security.channel import ChannelSecurity
     from colibri.security.plane_secret import PlaneSecret
     from colibri.security.server import ServerSecurity
@@ -154,7 +154,7 @@ def plane_security(args: argparse.Namespace) -> ChannelSecurity:
 
 def worker_tls(args: argparse.Namespace) -> WorkerTls | None:
     """How the workers serve that this process starts; None: in clear. Raises ConfigError, naming the option."""
-    from colibri.cluster.launch import WorkerTls
+    from colibri.cluster.workers.launch import WorkerTls
     from colibri.errors import ConfigError
 
     channel = plane_security(args)

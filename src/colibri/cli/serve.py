@@ -82,7 +82,7 @@ def _build(
     deployment: Deployment, args: argparse.Namespace, security: ServerSecurity
 ) -> tuple[RpcServer, GenerationServicer]:
     from colibri.cli.terminal import dropped_lines
-    from colibri.cluster.operator_service import MAX_CALLS
+    from colibri.cluster.operator.operator_service import MAX_CALLS
     from colibri.coordinator.servicer import GenerationServicer, ServedModel
     from colibri.models.chat_renderer import load_chat_renderer
     from colibri.models.model import confirm_texts

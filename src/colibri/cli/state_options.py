@@ -29,7 +29,7 @@ def add_state(parser: argparse.ArgumentParser) -> None:
 
 def state_options(args: argparse.Namespace) -> StateOptions:
     """What `add_state` read."""
-    from colibri.cluster.desired_store import FileStore
+    from colibri.cluster.placing.kept.store import FileStore
 
     path = state_file(args)
     return StateOptions(None if path is None else FileStore(path), args.fresh)

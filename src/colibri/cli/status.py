@@ -134,7 +134,7 @@ def describe(reply: pb.ClusterStatusReply) -> list[str]:
 
 
 def _table(reply: pb.ClusterStatusReply) -> list[str]:
-    from colibri.cluster.cpu_list import format_cpu_list
+    from colibri.cluster.machine.cpu_list import format_cpu_list
     from colibri.deployment.sizes import size
 
     rows = [list(_COLUMNS)]

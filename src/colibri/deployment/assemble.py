@@ -16,14 +16,14 @@ import time
 from dataclasses import replace
 from functools import partial
 
-from colibri.cluster.desired import Desired
-from colibri.cluster.launch import LaunchOptions, start_timeout_s
-from colibri.cluster.manager import PlacementManager
+from colibri.cluster.machine.topology import discover
+from colibri.cluster.placing.desired import Desired
+from colibri.cluster.placing.manager import PlacementManager
+from colibri.cluster.placing.rebalancer import Rebalancer
+from colibri.cluster.placing.reconcile import ManagerOptions
 from colibri.cluster.ray.options import Seating
-from colibri.cluster.rebalancer import Rebalancer
-from colibri.cluster.reconcile import ManagerOptions
-from colibri.cluster.topology import discover
-from colibri.cluster.worker_process import ANYWHERE
+from colibri.cluster.workers.launch import LaunchOptions, start_timeout_s
+from colibri.cluster.workers.worker_process import ANYWHERE
 from colibri.coordinator.decoder import DecoderStack
 from colibri.coordinator.decoder_weights import DecoderWeights
 from colibri.coordinator.engine import Engine

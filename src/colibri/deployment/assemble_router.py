@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from colibri.cluster.attached import AttachedWorkers, AttachOptions
-from colibri.cluster.cluster_status import StatusSources
-from colibri.cluster.contents import Contents
-from colibri.cluster.topology import discover
+from colibri.cluster.experts.contents import Contents
+from colibri.cluster.machine.topology import discover
+from colibri.cluster.operator.cluster_status import StatusSources
+from colibri.cluster.workers.attached import AttachedWorkers, AttachOptions
 from colibri.deployment.compute_mode import choose_mode
 from colibri.deployment.mix import Mix, attached_mix
 from colibri.deployment.parts import connect_workers, gate_precision, machine_places, open_backend

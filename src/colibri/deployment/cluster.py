@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from colibri.cluster.netns import NetworkPlace
+from colibri.cluster.machine.netns import NetworkPlace
+from colibri.cluster.placing.rebalance_options import RebalanceOptions
 from colibri.cluster.ray.options import RayOptions
-from colibri.cluster.rebalance_options import RebalanceOptions
 from colibri.deployment.state import StateOptions
 from colibri.expert_service.gpu_options import GpuOptions
 from colibri.router_service.policy import FailoverPolicy
 
 if TYPE_CHECKING:
-    from colibri.cluster.launch import WorkerTls
+    from colibri.cluster.workers.launch import WorkerTls
     from colibri.security.plane_secret import PlaneSecret
 
 RESTART_PAUSE_S = 10.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from colibri.cluster.cpu_list import format_cpu_list
+from colibri.cluster.machine.cpu_list import format_cpu_list
 from colibri.deployment.sizes import size
 
 if TYPE_CHECKING:

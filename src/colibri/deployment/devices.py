@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from colibri.cluster.pinning_plan import WorkerPlace
-from colibri.cluster.topology import Gpu
+from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.topology import Gpu
 from colibri.deployment.pinning import AUTO, CPU, CUDA, PinningOptions
 from colibri.errors import ConfigError
 from colibri.kernels.cuda.backend import INT4_ON_CPU

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from colibri.cluster.cpu_list import MAX_CPU, format_cpu_list
-from colibri.cluster.pinning_check import Measure, check_place
-from colibri.cluster.pinning_plan import Wanted, WorkerPlace, no_such_node, plan_workers
-from colibri.cluster.topology import UNKNOWN_NODE, Roots, Topology, discover
+from colibri.cluster.machine.cpu_list import MAX_CPU, format_cpu_list
+from colibri.cluster.machine.pinning_check import Measure, check_place
+from colibri.cluster.machine.pinning_plan import Wanted, WorkerPlace, no_such_node, plan_workers
+from colibri.cluster.machine.topology import UNKNOWN_NODE, Roots, Topology, discover
 from colibri.deployment.places import when_free
 from colibri.errors import ConfigError
 from colibri.expert_service.cpu_locks import CpuLocks

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from colibri.cluster.expert_calls import WorkerProgress
-from colibri.cluster.launch import LaunchOptions
-from colibri.cluster.launcher import Launcher
-from colibri.cluster.local import LocalLauncher
-from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPlace
 from colibri.cluster.ray.options import RayOptions, Seating
+from colibri.cluster.workers.expert_calls import WorkerProgress
+from colibri.cluster.workers.launch import LaunchOptions
+from colibri.cluster.workers.launcher import Launcher
+from colibri.cluster.workers.local import LocalLauncher
 from colibri.placement import Placement
 
 

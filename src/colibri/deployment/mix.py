@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from colibri.cluster.worker_state import Identities
+from colibri.cluster.workers.worker_state import Identities
 from colibri.deployment.devices import Kind, WorkerKinds
 from colibri.errors import ConfigError
 from colibri.numerics import ExpertNumerics, MixedNumerics

@@ -6,8 +6,8 @@ import contextlib
 import os
 from collections.abc import Callable
 
-from colibri.cluster.pinning_plan import PinningPlan
-from colibri.cluster.topology import Topology
+from colibri.cluster.machine.pinning_plan import PinningPlan
+from colibri.cluster.machine.topology import Topology
 from colibri.deployment.mix import Mix
 from colibri.deployment.pinning import PinningOptions
 from colibri.deployment.places import Places

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from colibri.cluster.pinning_check import Measure, check_place
-from colibri.cluster.pinning_plan import PinningPlan, Wanted, WorkerPlace, plan_joining, plan_pinning
-from colibri.cluster.topology import Topology
+from colibri.cluster.machine.pinning_check import Measure, check_place
+from colibri.cluster.machine.pinning_plan import PinningPlan, Wanted, WorkerPlace, plan_joining, plan_pinning
+from colibri.cluster.machine.topology import Topology
 from colibri.deployment.pinning import AUTO, CPU, PinningOptions
 from colibri.errors import ConfigError, PinningRefused
 from colibri.expert_service.cpu_locks import CpuLocks, whose

@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from colibri.cluster.cluster_status import StatusSources
-from colibri.cluster.launcher import Launcher
-from colibri.cluster.manager import PlacementManager
-from colibri.cluster.operator_service import OperatorServicer
+from colibri.cluster.operator.cluster_status import StatusSources
+from colibri.cluster.operator.operator_service import OperatorServicer
+from colibri.cluster.placing.manager import PlacementManager
+from colibri.cluster.workers.launcher import Launcher
 from colibri.coordinator.decoder_weights import DecoderWeights
 from colibri.coordinator.engine import Engine
 from colibri.coordinator.validate import RequestLimits

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from colibri.cluster.desired import Desired
-from colibri.cluster.desired_store import DesiredStore
-from colibri.cluster.holders import as_placement
-from colibri.cluster.keeping import DesiredKeeper, recall, wanted_again
-from colibri.cluster.kept_state import Asked
+from colibri.cluster.experts.holders import as_placement
+from colibri.cluster.placing.desired import Desired
+from colibri.cluster.placing.kept.keeping import DesiredKeeper, recall, wanted_again
+from colibri.cluster.placing.kept.state import Asked
+from colibri.cluster.placing.kept.store import DesiredStore
 from colibri.deployment.state import StateOptions
 from colibri.numerics_homes import OPTION
 from colibri.placement import Placement

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from colibri.transport.address import UnixAddress, parse_address
 
 if TYPE_CHECKING:
-    from colibri.cluster.desired_store import DesiredStore
+    from colibri.cluster.placing.kept.store import DesiredStore
 
 _FOLDER = "state"
 _LONGEST_NAME = 120

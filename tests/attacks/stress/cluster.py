@@ -6,10 +6,10 @@ import itertools
 import random
 import threading
 
-from colibri.cluster.commands import Scale, Ticket
-from colibri.cluster.expert_calls import Cancellation
-from colibri.cluster.membership import MembershipPublisher
-from colibri.cluster.transaction import Step
+from colibri.cluster.placing.commands import Scale, Ticket
+from colibri.cluster.placing.transaction import Step
+from colibri.cluster.workers.expert_calls import Cancellation
+from colibri.cluster.workers.membership import MembershipPublisher
 from colibri.deadline import Deadline
 from colibri.errors import WorkerLost
 from colibri.placement import WorkerEndpoint, spread

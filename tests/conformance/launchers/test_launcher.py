@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cluster.commands import Scale
-from colibri.cluster.cpu_list import parse_cpu_list
-from colibri.cluster.launch import LOADED, UP, LaunchOptions, WorkerState, WorkerStatus
-from colibri.cluster.launcher import Launcher
-from colibri.cluster.local import LocalLauncher
-from colibri.cluster.pinning_plan import Wanted, plan_pinning
+from colibri.cluster.machine.cpu_list import parse_cpu_list
+from colibri.cluster.machine.pinning_plan import Wanted, plan_pinning
+from colibri.cluster.machine.topology import discover
+from colibri.cluster.placing.commands import Scale
 from colibri.cluster.ray.launcher import RayLauncher
 from colibri.cluster.ray.options import RayOptions, Seating, Spread
-from colibri.cluster.topology import discover
-from colibri.cluster.worker_process import ANYWHERE
+from colibri.cluster.workers.launch import LOADED, UP, LaunchOptions, WorkerState, WorkerStatus
+from colibri.cluster.workers.launcher import Launcher
+from colibri.cluster.workers.local import LocalLauncher
+from colibri.cluster.workers.worker_process import ANYWHERE
 from colibri.deadline import Deadline
 from colibri.deployment.cluster import ClusterOptions
 from colibri.errors import InvalidInput, WorkerLost

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cluster.launch import LaunchOptions, WorkerState
 from colibri.cluster.ray.launcher import RayLauncher
 from colibri.cluster.ray.options import RayOptions, Spread
-from colibri.cluster.worker_process import ANYWHERE
+from colibri.cluster.workers.launch import LaunchOptions, WorkerState
+from colibri.cluster.workers.worker_process import ANYWHERE
 from colibri.errors import DeadlineExpired
 from colibri.placement import spread
 from colibri.security.plane_secret import PlaneSecret
@@ -93,7 +93,7 @@ def test_a_worker_outlives_its_actor_and_rays_client_and_is_taken_over(
 COORDINATOR = """
 import json, sys, time
 from pathlib import Path
-from colibri.cluster.launch import LaunchOptions
+from colibri.cluster.workers.launch import LaunchOptions
 from colibri.cluster.ray.launcher import RayLauncher
 from colibri.cluster.ray.options import RayOptions, Seating, Spread
 from colibri.placement import spread

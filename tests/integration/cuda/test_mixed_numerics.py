@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colibri.cluster.commands import Command, Drain, Move, Scale
-from colibri.cluster.holders import copies, holders_of
-from colibri.cluster.topology import Gpu
+from colibri.cluster.experts.holders import copies, holders_of
+from colibri.cluster.machine.topology import Gpu
+from colibri.cluster.placing.commands import Command, Drain, Move, Scale
 from colibri.deployment.assemble_router import RouterOptions, RouterParts, assemble_router
 from colibri.deployment.cluster import ClusterOptions
 from colibri.deployment.devices import Machine

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cluster.commands import Scale
-from colibri.cluster.expert_calls import ask_status, retire_experts
+from colibri.cluster.placing.commands import Scale
+from colibri.cluster.workers.expert_calls import ask_status, retire_experts
 from colibri.deployment.cluster import ClusterOptions
 from colibri.errors import Unauthenticated
 from colibri.placement import WorkerEndpoint

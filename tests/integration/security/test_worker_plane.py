@@ -14,8 +14,8 @@ import grpc
 import numpy as np
 import pytest
 
-from colibri.cluster.attached import AttachedWorkers, AttachOptions
-from colibri.cluster.expert_calls import ask_status
+from colibri.cluster.workers.attached import AttachedWorkers, AttachOptions
+from colibri.cluster.workers.expert_calls import ask_status
 from colibri.errors import ColibriError, PermissionDenied, TlsError
 from colibri.expert_service.assembly import WorkerServer
 from colibri.kernels.api import ComputeMode

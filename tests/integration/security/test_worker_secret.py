@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from colibri.cluster.expert_calls import ask_status
+from colibri.cluster.workers.expert_calls import ask_status
 from colibri.errors import ColibriError, Unauthenticated
 from colibri.kernels.api import ComputeMode
 from colibri.placement import Directory

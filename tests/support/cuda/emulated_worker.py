@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from colibri.cli import expert
 from colibri.cli.main import main
-from colibri.cluster.launch import worker_command
+from colibri.cluster.workers.launch import worker_command
 from colibri.expert_service import assembly
 from colibri.expert_service.config import WorkerConfig
 from colibri.kernels.cuda.backend import CudaBackend
@@ -34,7 +34,7 @@ def as_emulated(argv: list[str]) -> list[str]:
 def emulate(patch: pytest.MonkeyPatch) -> None:
     """For launchers of this process."""
     patch.setattr(
-        "colibri.cluster.local.worker_command",
+        "colibri.cluster.workers.local.worker_command",
         lambda *args, **options: as_emulated(worker_command(*args, **options)),
     )
     patch.setenv("PYTHONPATH", str(ROOT))

@@ -82,7 +82,9 @@ def test_every_option_of_serve_changes_the_deployment(
     action: argparse.Action, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COLIBRI_HOME", str(tmp_path))  # where what is kept between servers lies
-    monkeypatch.setattr("colibri.cluster.netns.check_network_place", lambda place, field: None)  # root
+    monkeypatch.setattr(
+        "colibri.cluster.machine.netns.check_network_place", lambda place, field: None
+    )  # root
 
     def made(*argv: str) -> Any:
         args = serve_parser().parse_args(["m", *argv])

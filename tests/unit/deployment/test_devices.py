@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cluster.launch import LaunchOptions, worker_command
-from colibri.cluster.pinning_plan import WorkerPlace
-from colibri.cluster.topology import Gpu
+from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.topology import Gpu
+from colibri.cluster.workers.launch import LaunchOptions, worker_command
 from colibri.deployment.devices import (
     Asked,
     Kind,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPlace
 from colibri.deployment.expert_place import PlaceWish, expert_place
 from colibri.deployment.pinning import PinningOptions
 from colibri.deployment.places import Places, when_free

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from colibri.cli.checks.finding import Finding, ok, warn
 from colibri.cli.checks.machine import Machine
-from colibri.cluster.pci import NVIDIA, UNKNOWN_NODE, display_controllers
+from colibri.cluster.machine.pci import NVIDIA, UNKNOWN_NODE, display_controllers
 
 AREA = "GPU"
 _VENDORS = {NVIDIA: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel"}

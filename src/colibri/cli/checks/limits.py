@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from colibri.cli.checks.finding import Finding, fail, ok, warn
 from colibri.cli.checks.machine import Machine
-from colibri.cluster.cgroup import task_limit
+from colibri.cluster.machine.cgroup import task_limit
 
 AREA = "limits"
 #: (wanted, needed): below the first a warning, below the second nothing works. A connection is one open file, and

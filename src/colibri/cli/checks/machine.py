@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from colibri.cluster.cgroup import read
+from colibri.cluster.machine.cgroup import read
 from colibri.expert_service.cpu_locks import host_locks
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from colibri.cli.checks.finding import Finding, ok, warn
 from colibri.cli.checks.limits import limits
 from colibri.cli.checks.machine import Machine
-from colibri.cluster.cgroup import memory_room
+from colibri.cluster.machine.cgroup import memory_room
 from colibri.deployment.sizes import size
 
 AREA = "memory"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from colibri.cli.checks.finding import Finding, fail, ok, warn
 from colibri.cli.checks.machine import Machine
-from colibri.cluster.cpu_list import format_cpu_list
-from colibri.cluster.topology import UNKNOWN_NODE, NumaNode, Roots, Topology, discover
+from colibri.cluster.machine.cpu_list import format_cpu_list
+from colibri.cluster.machine.topology import UNKNOWN_NODE, NumaNode, Roots, Topology, discover
 from colibri.deployment.sizes import size
 from colibri.errors import ConfigError
 from colibri.expert_service.cpu_locks import DEFAULT_FILE, VARIABLE

@@ -9,7 +9,7 @@ from tempfile import TemporaryFile
 
 from colibri.cli.checks.finding import Finding, fail, ok, warn
 from colibri.cli.checks.machine import Machine
-from colibri.cluster.run_folder import longest_parent
+from colibri.cluster.workers.run_folder import longest_parent
 from colibri.deployment.sizes import size
 from colibri.models.demo_model import demo_model_path, is_ready
 from colibri.models.home import colibri_home

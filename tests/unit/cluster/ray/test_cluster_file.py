@@ -37,7 +37,7 @@ def test_local(tmp_path: Path) -> None:
 
 def test_the_repositorys_own() -> None:
     assert read_cluster_file(ROOT / "cluster.yaml").head == "10.0.0.11"
-    cloud = read_cluster_file(ROOT / "cluster/aws.yaml")
+    cloud = read_cluster_file(ROOT / "cluster/ray/aws.yaml")
     assert (cloud.provider, cloud.hosts, cloud.head) == ("aws", (), "")
     assert cloud.key is None
     assert host_command(cloud, "host", "true")[1] == "-o"

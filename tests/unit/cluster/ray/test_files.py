@@ -18,7 +18,7 @@ import yaml
 from colibri.cli.verbs import build_parser
 
 ROOT = Path(__file__).resolve().parents[4]
-RAY_FILES = ("cluster.yaml", "cluster/aws.yaml")
+RAY_FILES = ("cluster.yaml", "cluster/ray/aws.yaml")
 
 
 def load(name: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def test_serve_takes_the_options_and_the_hosts_have_their_files() -> None:
 
 
 def test_kuberay() -> None:
-    job, service = yaml.safe_load_all((ROOT / "cluster/kuberay.yaml").read_text())
+    job, service = yaml.safe_load_all((ROOT / "cluster/ray/kuberay.yaml").read_text())
     spec = job["spec"]["rayClusterSpec"]
     assert (job["kind"], service["kind"]) == ("RayJob", "Service")
     assert spec["authOptions"] == {"mode": "token"}
@@ -156,7 +156,7 @@ def run(command: str, home: Path) -> int:
 
 
 def test_no_file_of_a_deployment_installs_by_name() -> None:
-    for name in (*RAY_FILES, "cluster/kuberay.yaml"):
+    for name in (*RAY_FILES, "cluster/ray/kuberay.yaml"):
         for line in (ROOT / name).read_text().splitlines():
             if "pip install" in line:
                 assert "colibri-moe" not in line, f"{name}: {line}"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cluster.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPlace
 from colibri.cluster.ray.record import WorkerRecord, read_record, write_whole
 from colibri.cluster.ray.session import Host
 from colibri.cluster.ray.state import DeploymentState
-from colibri.cluster.worker_process import Ready
+from colibri.cluster.workers.worker_process import Ready
 from colibri.errors import ConfigError
 
 RECORD = WorkerRecord(

@@ -20,7 +20,7 @@ def test_no_healthy_host_is_killed_in_haste() -> None:
     assert RayOptions().absent_after_s == ABSENT_AFTER_S
 
 
-@pytest.mark.parametrize("name", ["cluster.yaml", "cluster/aws.yaml"])
+@pytest.mark.parametrize("name", ["cluster.yaml", "cluster/ray/aws.yaml"])
 def test_ray_up_files_follow(name: str) -> None:
     start = " ".join(yaml.safe_load((ROOT / name).read_text())["head_start_ray_commands"])
     found = {key: int(value) for key, value in re.findall(r"(RAY_health_check_\w+)=(\d+)", start)}
@@ -28,7 +28,7 @@ def test_ray_up_files_follow(name: str) -> None:
 
 
 def test_kuberay_follows() -> None:
-    job, _ = yaml.safe_load_all((ROOT / "cluster/kuberay.yaml").read_text())
+    job, _ = yaml.safe_load_all((ROOT / "cluster/ray/kuberay.yaml").read_text())
     head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
     found = {
         each["name"]: int(each["value"])

@@ -1,0 +1,34 @@
+"""What is known of each worker that planning needs: what fails with it, how fast it is, what it can hold. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.placing.planner.problem import Worker
+from colibri.placement import WorkerEndpoint
+from colibri.transport.address import UnixAddress, parse_address
+
+
+def worker_facts(
+    names: Iterable[str],
+    endpoints: Mapping[str, WorkerEndpoint],
+    places: Mapping[str, WorkerPlace],
+    memory: int | None,
+) -> dict[str, Worker]:
+    """memory: bytes of experts, of each. Speed: compute threads; host: by the address that the worker is reached at,
+    while one of this machine's processes fails alone."""
+    facts = {}
+    for name in names:
+        place, endpoint = places.get(name), endpoints.get(name)
+        speed = 1.0 if place is None else float(max(1, place.threads))
+        facts[name] = Worker(name, "" if endpoint is None else host_of(endpoint.target), speed, memory)
+    return facts
+
+
+def host_of(target: str) -> str:
+    """Empty: this machine, where each process counts as a host of its own."""
+    address = parse_address(target, "target")
+    if isinstance(address, UnixAddress) or address.host.startswith(("127.", "localhost", "[::1]")):
+        return ""
+    return address.host
