@@ -18,7 +18,7 @@ from colibri.kernels.api import F32, Array, Backend, ComputeMode, PackedExpert, 
 from colibri.kernels.reference.packing import gate_up_bytes, separate_gate_up
 from colibri.models.dtypes import fp32_from_stored
 from colibri.models.model import Model
-from colibri.models.pack_weights import Importance
+from colibri.models.packs.weights import Importance
 
 F64 = NDArray[np.float64]
 

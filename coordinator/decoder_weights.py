@@ -12,8 +12,8 @@ from colibri.models.checked import checked
 from colibri.models.checkpoint import Array, Checkpoint
 from colibri.models.config import MixtralConfig
 from colibri.models.dtypes import fp32_from_stored
-from colibri.models.pack import Pack
-from colibri.models.pack_plan import EMBEDDING, FINAL_NORM, HEAD, part_name
+from colibri.models.packs.pack import Pack
+from colibri.models.packs.plan import EMBEDDING, FINAL_NORM, HEAD, part_name
 from colibri.models.tensor_names import ExpertLayout, model_tensors
 
 Progress = Callable[[int, int], None]

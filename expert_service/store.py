@@ -13,7 +13,7 @@ from colibri.errors import CheckpointError, ExpertNotLoaded, InvalidInput, OverB
 from colibri.kernels.api import Backend, ComputeMode, PackedExpert
 from colibri.models.checked import checked
 from colibri.models.model import Model, expert_bytes
-from colibri.models.pack import Pack
+from colibri.models.packs.pack import Pack
 
 #: (layer, expert)
 Key = tuple[int, int]

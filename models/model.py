@@ -16,11 +16,11 @@ from colibri.models.checked import (
     warn_of_answer_texts,
 )
 from colibri.models.checkpoint import Checkpoint
-from colibri.models.fetched_pack import open_fetched
 from colibri.models.home import colibri_home
-from colibri.models.pack import Pack, is_pack
-from colibri.models.place import split_pin
-from colibri.models.remote_folder import is_url
+from colibri.models.location import split_pin
+from colibri.models.packs.fetched import open_fetched
+from colibri.models.packs.pack import Pack, is_pack
+from colibri.models.packs.remote_folder import is_url
 from colibri.models.weight_format import WeightFormat
 from colibri.numerics import EngineNumerics, ExpertNumerics
 

@@ -11,7 +11,7 @@ from colibri.models.checked import ANSWER_TEXTS, CheckedCheckpoint
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.digest_book import DigestBook, differences
 from colibri.models.digest_file import WHOLE, Digests, Piece, read_digests
-from colibri.models.pack import Pack
+from colibri.models.packs.pack import Pack
 
 Progress = Callable[[int, int], None]
 """(parts done, parts in all)"""

@@ -13,7 +13,7 @@ from colibri.expert_service.store import WeightStore
 from colibri.kernels.api import Backend
 from colibri.kernels.factory import make_backend
 from colibri.models.model import default_mode
-from colibri.models.pack import Pack
+from colibri.models.packs.pack import Pack
 
 ROUNDS = 7
 

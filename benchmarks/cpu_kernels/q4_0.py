@@ -23,7 +23,7 @@ from colibri.models.checkpoint import Checkpoint
 from colibri.models.demo_model import build_demo_model
 from colibri.models.dtypes import fp32_from_stored
 from colibri.models.home import colibri_home
-from colibri.models.pack import Pack
+from colibri.models.packs.pack import Pack
 from colibri.models.passages import QUALITY_TEXTS, read_passages, tokenize
 from colibri.models.tokenizer import Tokenizer
 

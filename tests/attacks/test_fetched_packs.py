@@ -16,9 +16,9 @@ import pytest
 
 from colibri.errors import CheckpointError, ColibriError, ConfigError, WeightsUnavailable
 from colibri.kernels.factory import make_backend
-from colibri.models.fetched_pack import open_fetched
-from colibri.models.pack import Pack
-from colibri.models.pack_manifest import MANIFEST_NAME
+from colibri.models.packs.fetched import open_fetched
+from colibri.models.packs.manifest import MANIFEST_NAME
+from colibri.models.packs.pack import Pack
 from tests.support.packs import pack, small_mixtral
 from tests.support.tries import Tries
 

@@ -17,11 +17,11 @@ from fsspec.implementations.local import LocalFileSystem
 
 from colibri.errors import CheckpointError, ConfigError, WeightsUnavailable
 from colibri.kernels.factory import make_backend
-from colibri.models.fetched_pack import open_fetched
 from colibri.models.model import open_model
-from colibri.models.pack import Pack
-from colibri.models.pack_plan import DENSE_FILE
-from colibri.models.remote_folder import RemoteFolder
+from colibri.models.packs.fetched import open_fetched
+from colibri.models.packs.pack import Pack
+from colibri.models.packs.plan import DENSE_FILE
+from colibri.models.packs.remote_folder import RemoteFolder
 from tests.support.clusters import answer, deployed
 from tests.support.packs import pack, small_mixtral
 

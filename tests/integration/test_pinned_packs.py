@@ -12,9 +12,9 @@ import pytest
 
 from colibri.cli.main import main
 from colibri.errors import CheckpointError, ConfigError
+from colibri.models.location import pinned, split_pin
 from colibri.models.model import open_checkpoint, open_model
-from colibri.models.pack import Pack
-from colibri.models.place import pinned, split_pin
+from colibri.models.packs.pack import Pack
 from tests.support.clusters import answer, deployed
 from tests.support.packs import pack, small_mixtral
 

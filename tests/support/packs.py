@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from colibri.models.checkpoint import Checkpoint
-from colibri.models.pack import Pack
-from colibri.models.pack_build import build_pack
+from colibri.models.packs.build import build_pack
+from colibri.models.packs.pack import Pack
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 from colibri.models.weight_format import WeightFormat
 

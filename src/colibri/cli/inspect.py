@@ -119,14 +119,14 @@ def _text(checkpoint: Model, model: ModelReport, text: TextReport, warnings: lis
 
 
 def _layout(model: Model) -> str:
-    from colibri.models.pack import Pack
+    from colibri.models.packs.pack import Pack
 
     return model.manifest.experts.name if isinstance(model, Pack) else model.layout.value
 
 
 def _pack_document(model: Model) -> dict[str, object] | None:
     """None for a checkpoint."""
-    from colibri.models.pack import Pack
+    from colibri.models.packs.pack import Pack
 
     if not isinstance(model, Pack):
         return None

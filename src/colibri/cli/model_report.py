@@ -13,8 +13,8 @@ from colibri.kernels.api import ComputeMode
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.dtypes import BY_NAME
 from colibri.models.model import Model, check_mode, default_mode, engine_numerics, formats
-from colibri.models.pack import Pack
-from colibri.models.pack_plan import plan_files
+from colibri.models.packs.pack import Pack
+from colibri.models.packs.plan import plan_files
 from colibri.models.tensor_names import EMBEDDING, FINAL_NORM, LM_HEAD, ExpertLayout, model_tensors
 from colibri.placement import spread
 

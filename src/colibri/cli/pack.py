@@ -15,7 +15,7 @@ from colibri.cli.parser import integer
 if TYPE_CHECKING:
     from colibri.cli.progress import Loading
     from colibri.models.checkpoint import Checkpoint
-    from colibri.models.pack_build import CalibrationRun, PackReport
+    from colibri.models.packs.build import CalibrationRun, PackReport
     from colibri.models.weight_format import WeightFormat
 
 DTYPES = ("bf16", "fp16", "fp32", "int8", "int4")
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from colibri.cli.progress import Loading
     from colibri.models.model import open_checkpoint
-    from colibri.models.pack_build import build_pack
+    from colibri.models.packs.build import build_pack
 
     experts, dense = _formats(args)
     checkpoint = open_checkpoint(args.model, "packing")
@@ -117,9 +117,9 @@ def _calibration(
     from colibri.coordinator.calibration import calibrate
     from colibri.errors import ConfigError
     from colibri.kernels.factory import make_backend
-    from colibri.models.pack_build import CalibrationRun
-    from colibri.models.pack_manifest import Calibration
-    from colibri.models.pack_weights import Importance
+    from colibri.models.packs.build import CalibrationRun
+    from colibri.models.packs.manifest import Calibration
+    from colibri.models.packs.weights import Importance
     from colibri.models.passages import IMPORTANCE_TEXTS, LENGTH, MOST, read_passages, tokenize
     from colibri.models.text_names import TOKENIZER_NAME
     from colibri.models.tokenizer import Tokenizer

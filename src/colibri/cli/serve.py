@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from colibri.deployment.describe import describe
     from colibri.deployment.phases import Phases, process_age_s
     from colibri.expert_service.pinning import die_with_parent
-    from colibri.models.place import split_pin
+    from colibri.models.location import split_pin
     from colibri.security.public_text import hide
 
     if hasattr(args, "parent_pid"):

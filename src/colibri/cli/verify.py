@@ -11,7 +11,7 @@ from colibri.cli import options
 
 if TYPE_CHECKING:
     from colibri.models.checkpoint import Checkpoint
-    from colibri.models.pack import Pack
+    from colibri.models.packs.pack import Pack
 
 ABOUT = """
 Every load of a checkpoint compares each tensor that it reads, and the tokenizer's, template's and configuration's
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from colibri.errors import ConfigError
     from colibri.models.model import open_model
-    from colibri.models.pack import Pack
+    from colibri.models.packs.pack import Pack
 
     model = open_model(args.model)
     if isinstance(model, Pack):

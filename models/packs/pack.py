@@ -15,10 +15,11 @@ from colibri.kernels.api import F32, Backend, PackedExpert, PackedLinear
 from colibri.models.config import MixtralConfig, parse_config
 from colibri.models.generation_config import GenerationDefaults, load_generation_defaults
 from colibri.models.json_file import read_bounded, read_object
-from colibri.models.pack_blob import read_blob
-from colibri.models.pack_files import OwnFiles, PackFiles
-from colibri.models.pack_manifest import MANIFEST_NAME, Manifest, read_manifest, short_hash
-from colibri.models.pack_plan import (
+from colibri.models.location import pinned
+from colibri.models.packs.blob import read_blob
+from colibri.models.packs.files import OwnFiles, PackFiles
+from colibri.models.packs.manifest import MANIFEST_NAME, Manifest, read_manifest, short_hash
+from colibri.models.packs.plan import (
     DENSE_FILE,
     ExpertBlob,
     MatrixBlob,
@@ -30,8 +31,7 @@ from colibri.models.pack_plan import (
     part_name,
     plan_files,
 )
-from colibri.models.pack_scales import ScaleLook
-from colibri.models.place import pinned
+from colibri.models.packs.scales import ScaleLook
 from colibri.models.safetensors_file import SafetensorsFile
 from colibri.models.shards import listed
 from colibri.models.text_names import CONFIG_NAME, MAX_TEXT_BYTES
@@ -151,7 +151,7 @@ class Pack:
         }
 
     def matrix(self, name: str, backend: Backend) -> PackedLinear:
-        """A matrix of the dense part, or a gate: names are those of `pack_plan`."""
+        """A matrix of the dense part, or a gate: names are those of `plan`."""
         blob = self._blobs[name]
         content = blob.content
         if not isinstance(content, MatrixBlob):

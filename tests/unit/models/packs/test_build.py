@@ -15,8 +15,8 @@ from colibri.kernels.factory import make_backend
 from colibri.kernels.reference.quantised import dequantize_expert
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.dtypes import fp32_from_stored
-from colibri.models.pack import Pack
-from colibri.models.pack_build import build_pack
+from colibri.models.packs.build import build_pack
+from colibri.models.packs.pack import Pack
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 from colibri.models.safetensors_file import SafetensorsFile
 from colibri.models.weight_format import WeightFormat

@@ -22,10 +22,10 @@ from colibri.models.checked import checked
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.dtypes import fp32_from_stored
 from colibri.models.json_file import read_bounded
-from colibri.models.pack_importances import kept_importances
-from colibri.models.pack_manifest import VERSION, Calibration, Manifest, TextFile, WeightFile, pack_hash
-from colibri.models.pack_partial import IMPORTANCES_NAME, PartialPack
-from colibri.models.pack_plan import (
+from colibri.models.packs.importances import kept_importances
+from colibri.models.packs.manifest import VERSION, Calibration, Manifest, TextFile, WeightFile, pack_hash
+from colibri.models.packs.partial import IMPORTANCES_NAME, PartialPack
+from colibri.models.packs.plan import (
     EMBEDDING,
     FINAL_NORM,
     HEAD,
@@ -35,7 +35,7 @@ from colibri.models.pack_plan import (
     PlannedFile,
     plan_files,
 )
-from colibri.models.pack_weights import Importance, SquaredError, pack_expert, pack_matrix
+from colibri.models.packs.weights import Importance, SquaredError, pack_expert, pack_matrix
 from colibri.models.text_names import (
     CONFIG_NAME,
     GENERATION_NAME,

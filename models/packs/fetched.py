@@ -12,11 +12,11 @@ import tempfile
 from pathlib import Path
 
 from colibri.errors import CheckpointError
-from colibri.models.blob_cache import BlobCache
-from colibri.models.pack import Pack
-from colibri.models.pack_files import FetchedFiles
-from colibri.models.pack_manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, decode_manifest, short_hash
-from colibri.models.remote_folder import RemoteFolder
+from colibri.models.packs.blob_cache import BlobCache
+from colibri.models.packs.files import FetchedFiles
+from colibri.models.packs.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, decode_manifest, short_hash
+from colibri.models.packs.pack import Pack
+from colibri.models.packs.remote_folder import RemoteFolder
 from colibri.models.text_names import MAX_TEXT_BYTES
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from colibri.errors import CheckpointError, WeightsUnavailable
-from colibri.models.blob_cache import BlobCache
-from colibri.models.pack_manifest import Blob
-from colibri.models.remote_folder import RemoteFolder
+from colibri.models.packs.blob_cache import BlobCache
+from colibri.models.packs.manifest import Blob
+from colibri.models.packs.remote_folder import RemoteFolder
 
 #: Blobs fetched side by side, ahead of the one that is wanted.
 _AHEAD = 4

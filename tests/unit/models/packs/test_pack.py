@@ -23,8 +23,8 @@ from colibri.kernels.factory import make_backend
 from colibri.models.checkpoint import Checkpoint
 from colibri.models.config import MixtralConfig
 from colibri.models.model import check_mode, default_mode, engine_numerics, open_model
-from colibri.models.pack import Pack
-from colibri.models.pack_plan import PAGE, count_blobs, expert_name, plan_files
+from colibri.models.packs.pack import Pack
+from colibri.models.packs.plan import PAGE, count_blobs, expert_name, plan_files
 from colibri.models.weight_format import WeightFormat
 from tests.support.packs import as_format, pack
 

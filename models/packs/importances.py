@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from colibri.models.pack_manifest import Calibration
-from colibri.models.pack_weights import Importance
+from colibri.models.packs.manifest import Calibration
+from colibri.models.packs.weights import Importance
 
 Key = tuple[int, int]
 """(layer, expert)"""

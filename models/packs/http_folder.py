@@ -16,7 +16,7 @@ import aiohttp
 from fsspec.implementations.http import HTTPFileSystem
 
 from colibri.errors import CheckpointError
-from colibri.models.remote_folder import without_user
+from colibri.models.packs.remote_folder import without_user
 
 _SCHEMES = ("http", "https")
 _DEFAULT_PORTS = {"http": 80, "https": 443}

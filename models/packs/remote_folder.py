@@ -45,7 +45,7 @@ class RemoteFolder:
             raise ConfigError("MODEL", "one URL", f"{self.name}, several joined by '::'")
         try:
             if self.url.lower().startswith(("http://", "https://")):
-                from colibri.models.http_folder import HttpFolder
+                from colibri.models.packs.http_folder import HttpFolder
 
                 self._files, self._root = HttpFolder(), self.url
             else:

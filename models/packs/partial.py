@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from colibri.errors import CheckpointError
 from colibri.models.json_file import parse_object
-from colibri.models.pack_manifest import MANIFEST_NAME, Blob
-from colibri.models.pack_plan import PlannedBlob, PlannedFile
-from colibri.models.pack_weights import SquaredError
+from colibri.models.packs.manifest import MANIFEST_NAME, Blob
+from colibri.models.packs.plan import PlannedBlob, PlannedFile
+from colibri.models.packs.weights import SquaredError
 
 #: What was made when, how fast and how exactly: no part of the pack's hash.
 REPORT_NAME = "report.json"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from colibri.errors import CheckpointError, OverBudget, WeightsUnavailable
-from colibri.models import blob_cache
-from colibri.models.blob_cache import CHUNK, BlobCache
+from colibri.models.packs import blob_cache
+from colibri.models.packs.blob_cache import CHUNK, BlobCache
 
 #: The same in every process of a test.
 CONTENT = random.Random(21).randbytes(2 * CHUNK + 4096)
@@ -104,7 +104,7 @@ def test_processes_share_one_fetch(tmp_path: Path) -> None:
     program = f"import sys; from {__name__} import fetch; fetch(sys.argv[1])"
     command = [sys.executable, "-c", program, str(tmp_path)]
     processes = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[4])
         for _ in range(4)
     ]
     got = [process.communicate(timeout=60)[0].split() for process in processes]
