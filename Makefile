@@ -1,5 +1,5 @@
 # Everything a clone needs: `make demo` answers a prompt, `make test` checks the whole tree.
-# Knobs: PYTHON (interpreter for .venv), ARGS (passed to the command behind demo, test, attacks, sanitize and reach).
+# Knobs: PYTHON (interpreter for .venv), ARGS (passed to the command behind demo, test*, attacks, sanitize and reach).
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
@@ -9,8 +9,12 @@ VLLM := .venv-vllm
 BIN := $(VENV)/bin
 ARGS ?=
 TOPIC ?= core
-# Processes of `make test`. Most tests wait more than they compute.
-JOBS ?= 2
+# Processes of `make test`: two a CPU, since every second one waits for processes that it has started.
+JOBS ?= $(shell n=$$((2 * $$(nproc))); echo $$((n > 8 ? 8 : n)))
+# The fast tests wait for nothing.
+FAST_JOBS ?= $(shell n=$$(nproc); echo $$((n > 8 ? 8 : n)))
+# Each lane tells where its time went.
+DURATIONS := --durations=15 --durations-min=1
 
 # The package is installed editable: edits of Python files are live, so only these ask for a new installation.
 INSTALLED_FROM := pyproject.toml CMakeLists.txt $(shell find protos kernels src -name '*.proto' -o -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt)
@@ -18,11 +22,15 @@ INSTALLED_FROM := pyproject.toml CMakeLists.txt $(shell find protos kernels src 
 # Prerequisites are worth one order: .test-extra also makes .installed.
 .NOTPARALLEL:
 
-.PHONY: help preflight install demo test attacks lint types docs sanitize aarch64 reach gpu-check peers clean
+.PHONY: help preflight install demo test test-fast test-only check fix attacks lint types docs sanitize aarch64 reach gpu-check peers clean
 
 help:
 	@echo 'make demo             install, prepare the demo model, start a local cluster, answer a prompt'
-	@echo 'make test             lint, type-check and run every test'
+	@echo 'make check            lint and type-check'
+	@echo 'make fix              mend what the linter can mend, format'
+	@echo 'make test-fast        unit and conformance tests without Ray and without slow ones: a minute or so'
+	@echo 'make test-only DIR=…  every test below a folder or in a file (DIR=tests/unit/wire, or several)'
+	@echo 'make test             lint, type-check and run every test: ten minutes or so'
 	@echo 'make attacks          long attacks and stress (`make test` has short forms of them)'
 	@echo 'make sanitize         tests of native code with sanitisers (MODE=address: memory, undefined behaviour; thread: races)'
 	@echo 'make aarch64          compile native code for aarch64, compare the portable path (needs a cross compiler)'
@@ -72,11 +80,25 @@ types: $(VENV)/.test-extra
 	$(BIN)/mypy
 	$(BIN)/mypy tests benchmarks
 
+check: lint types
+
+fix: $(VENV)/.test-extra
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
 docs: $(VENV)/.installed
 	$(BIN)/python -m colibri.cli.docs
 
 test: $(VENV)/.test-extra $(VENV)/.demo-source lint types
-	$(BIN)/pytest -n $(JOBS) --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --no-loadscope-reorder $(DURATIONS) $(ARGS)
+
+test-fast: $(VENV)/.test-extra
+	$(BIN)/pytest -n $(FAST_JOBS) --no-loadscope-reorder $(DURATIONS) -q \
+		-m 'not ray and not slow and not attacks' tests/unit tests/conformance $(ARGS)
+
+test-only: $(VENV)/.test-extra $(VENV)/.demo-source
+	@test -n '$(DIR)' || { echo 'make: DIR: expected folders or files of tests, as in DIR=tests/unit/wire, got none' >&2; exit 2; }
+	$(BIN)/pytest $(DURATIONS) $(ARGS) $(DIR)
 
 # Long attacks and stress. Short forms of all of them are part of `make test`.
 attacks: $(VENV)/.test-extra $(VENV)/.demo-source

@@ -19,9 +19,10 @@ from colibri.expert_service import cpu_locks
 from colibri.models.demo_model import build_demo_model
 from colibri.models.home import colibri_home
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
+from tests.support.scopes import turn
 
 if TYPE_CHECKING:
-    from tests.support.parallel import ByFile
+    from tests.support.parallel import ByScope
 
 #: Small enough for dozens of deployments, large enough that each of 3 workers holds experts of every layer.
 TINY = RandomMixtral(
@@ -41,6 +42,8 @@ hypothesis.settings.register_profile("colibri", deadline=None)
 hypothesis.settings.load_profile("colibri")
 # Deployments of tests overlap, and so do test runs: they take no notice of one another's CPUs.
 os.environ.setdefault(cpu_locks.VARIABLE, cpu_locks.NONE)
+# Else each process that a test starts compiles the whole of Colibri anew, which takes longer than all else it does.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Ray starts its processes by fork(), within which gRPC, if a test before used it, may wait for ever.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # A shell that runs the tests in its background has them ignore SIGINT, and so would every process that they interrupt.
@@ -72,17 +75,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
-    from tests.support.parallel import ByFile
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByScope:
+    from tests.support.parallel import ByScope
 
-    return ByFile(config, log)
+    return ByScope(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ids must be the same in every process that collects: `make test` has two."""
+    """Refuse ids that differ between processes that collect, as those of `make test` do; put the tests in order."""
     addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if addresses:
         raise pytest.UsageError(f"ids of tests: expected no addresses of objects, got {addresses[0]}")
+    items.sort(key=lambda item: turn(item.nodeid))
 
 
 @pytest.fixture(scope="session")

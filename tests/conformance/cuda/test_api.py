@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.conformance.kernels.test_attention import *  # noqa: F403
 from tests.conformance.kernels.test_errors import *  # noqa: F403
 from tests.conformance.kernels.test_experts import *  # type: ignore[assignment]  # noqa: F403
@@ -11,3 +13,5 @@ from tests.conformance.kernels.test_linear import *  # noqa: F403
 from tests.conformance.kernels.test_norm import *  # noqa: F403
 from tests.conformance.kernels.test_rope import *  # noqa: F403
 from tests.conformance.kernels.test_sampling import *  # noqa: F403
+
+pytestmark = pytest.mark.slow  # a compiler, and an emulated device

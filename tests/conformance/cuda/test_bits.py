@@ -24,6 +24,7 @@ from tests.conformance.kernels.support import (
 from tests.conformance.kernels.test_experts import matrices
 from tests.support.cuda.emulated import DESCENDING, LATE_COPIES, EmulatedDevice
 
+pytestmark = pytest.mark.slow  # a compiler, and an emulated device
 FORMATS = ("bf16", "int8", "int4")
 
 

@@ -13,6 +13,7 @@ from colibri.kernels.cuda.sources import modules
 from tests.support.cuda.build import SANITIZER, build
 from tests.support.cuda.mutants import NO_PROGRAM, all_mutants, run_sanitized, survives
 
+pytestmark = pytest.mark.slow  # a compiler for each mutant
 #: Of each kind, so many of all (`make reach TOPIC=cuda` tries every one).
 _SAMPLE = {"barrier": 2, "guard": 1, "comparison": 1, "by one": 1, "index": 1, "chosen": 1}
 

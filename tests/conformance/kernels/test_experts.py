@@ -94,6 +94,7 @@ def test_largest_top_k(backend: Backend, rng: np.random.Generator, mode: Compute
     check(backend, rng, mode, rows=5, hidden=32, ffn=16, experts=20, k=16, folded=True)
 
 
+@pytest.mark.slow
 def test_a_wide_expert(backend: Backend, rng: np.random.Generator, mode: ComputeMode) -> None:
     """More than one K block in both products."""
     check(backend, rng, mode, rows=3, hidden=2304, ffn=4400, experts=1, k=1, folded=True)

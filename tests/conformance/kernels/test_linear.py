@@ -23,6 +23,7 @@ def test_product(backend: Backend, rng: np.random.Generator, rows_in: str, weigh
         _check(backend, rng, rows, 40, 67, rows_in, weights_in)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows_in", "weights_in"), PAIRINGS)
 def test_product_at_full_size(
     backend: Backend, rng: np.random.Generator, rows_in: str, weights_in: str

@@ -147,6 +147,7 @@ def test_linear_against_float64(backend: Backend, rng: np.random.Generator, form
                 assert_close(y, values(row_numbers, form[1]) @ matrix.T, FP32_BOUND)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [3, 512])
 def test_largest_sizes(cpu_backends: list[Backend], rng: np.random.Generator, rows: int) -> None:
     """The fast paths at a large model's widths, against float64 of what was quantised."""

@@ -78,6 +78,7 @@ def test_draws(backend: Backend, rng: np.random.Generator, vocabulary: int) -> N
         assert backend.sample(logits, params, index) == expected_id(logits, params, index), (params, index)
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary(backend: Backend, rng: np.random.Generator) -> None:
     logits = (rng.standard_normal(49152) * 3).astype(np.float32)
     for top_k, top_p in ((0, 1.0), (50, 1.0), (0, 0.9), (50, 0.9), (0, 0.9999999), (49151, 1.0)):

@@ -31,6 +31,7 @@ from tests.support.clusters import PROMPT, answer, deployed, eventually, is_aliv
 from tests.support.ray_node import ray_node
 from tests.support.tiny_engine import Answer, ask
 
+pytestmark = pytest.mark.slow  # dozens of processes
 SEATS = 3
 RAY = RayOptions(spread=Spread.ANY, seating=Seating(share=True), place_s=30.0)
 TOKENS = 120
@@ -44,7 +45,7 @@ def node() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=["local", "ray"])
+@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
 def kind(request: pytest.FixtureRequest) -> str:
     if request.param == "ray":
         request.getfixturevalue("node")

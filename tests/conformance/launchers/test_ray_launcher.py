@@ -25,6 +25,8 @@ from tests.conftest import TINY
 from tests.support.clusters import eventually, is_alive, kill
 from tests.support.ray_node import ray_node
 
+pytestmark = pytest.mark.ray
+
 
 @pytest.fixture(scope="module", autouse=True)
 def node() -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.parallel import WHOLE_MACHINE, scope_of
+from tests.support.scopes import WHOLE_MACHINE, scope_of, turn
 
 ROOT = Path(__file__).parents[3]
 #: What only a file of WHOLE_MACHINE may use.
@@ -33,3 +33,16 @@ def test_no_other_file_makes_networks_or_a_ray() -> None:
     }
     assert found
     assert [file for file in sorted(found) if not file.startswith(WHOLE_MACHINE)] == []
+
+
+def test_what_takes_longest_starts_first() -> None:
+    paths = [
+        "tests/unit/test_a.py",
+        "tests/conformance/kernels/test_a.py",
+        "tests/attacks/test_a.py",
+        "tests/integration/test_a.py",
+        "tests/conformance/launchers/test_a.py",
+        "tests/chaos/test_a.py",
+    ]
+    turns = [turn(f"{path}::test_x") for path in paths]
+    assert turns == [3, 2, 1, 1, 0, 0]
