@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks.table import Line, Outcome
-from colibri.chaos.plan import LoadSpec
+from colibri.bench.chaos.plan import LoadSpec
 from colibri.client import Client
 from colibri.coordinator.engine import EngineOptions
 from colibri.deployment.assemble import assemble

@@ -15,8 +15,8 @@ from functools import partial
 
 import numpy as np
 
-from colibri.cli.kernel_bench.timing import limits
-from colibri.cli.kernel_bench.weights import FORMATS, copies, expert, random_rows
+from colibri.bench.kernels.timing import limits
+from colibri.bench.kernels.weights import FORMATS, copies, expert, random_rows
 from colibri.expert_service.execute import run_units
 from colibri.kernels.api import F32, ComputeMode, PackedExpert
 from colibri.kernels.cpu.backend import CpuBackend

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
-from colibri.chaos.plan import Limits, Phase, Plan
-from colibri.chaos.verdict import Verdict
-from colibri.cli.chaos_run import run_plan
+from colibri.bench.chaos.plan import Limits, Phase, Plan
+from colibri.bench.chaos.run import run_plan
+from colibri.bench.chaos.verdict import Verdict
 
 COUNT, EVERY_S = 6, 6.0
 _PHASE = "bystanders"

@@ -8,9 +8,9 @@ import statistics
 
 from benchmarks.failover.speed import measure as measure_speed
 from benchmarks.table import Outcome
-from colibri.chaos.plan import ServeSpec
-from colibri.chaos.serving import serve_command, serving
-from colibri.cli.chaos_run import model_folder
+from colibri.bench.chaos.plan import ServeSpec
+from colibri.bench.chaos.run import model_folder
+from colibri.bench.chaos.serving import serve_command, serving
 
 #: Many short rounds: this machine's speed drifts by a few percent within a minute.
 ROUNDS = 16

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from benchmarks.failover.bystanders import COUNT, deaths_of_others
 from benchmarks.table import Outcome
-from colibri.chaos.network.build import why_not
-from colibri.chaos.plan import Action
-from colibri.chaos.plan_file import read_plan
-from colibri.chaos.report import document, lines
-from colibri.chaos.resources import growth
-from colibri.chaos.runner import ChaosResult
-from colibri.chaos.verdict import Verdict
-from colibri.cli.chaos_run import model_folder, run_plan
+from colibri.bench.chaos.network.build import why_not
+from colibri.bench.chaos.plan import Action
+from colibri.bench.chaos.plan_file import read_plan
+from colibri.bench.chaos.report import document, lines
+from colibri.bench.chaos.resources import growth
+from colibri.bench.chaos.run import model_folder, run_plan
+from colibri.bench.chaos.runner import ChaosResult
+from colibri.bench.chaos.verdict import Verdict
 from colibri.models.model import default_mode, expert_bytes, open_model
 
 PLANS = Path(__file__).resolve().parents[2] / "docs" / "chaos"

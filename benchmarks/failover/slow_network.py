@@ -13,10 +13,10 @@ from pathlib import Path
 from benchmarks.failover.speed import USERS, Speed
 from benchmarks.failover.speed import measure as measure_speed
 from benchmarks.table import Outcome
-from colibri.chaos.network.build import open_network, why_not
-from colibri.chaos.plan import LinkQuality, ServeSpec
-from colibri.chaos.serving import serve_command, serving
-from colibri.cli.chaos_run import model_folder
+from colibri.bench.chaos.network.build import open_network, why_not
+from colibri.bench.chaos.plan import LinkQuality, ServeSpec
+from colibri.bench.chaos.run import model_folder
+from colibri.bench.chaos.serving import serve_command, serving
 from colibri.models.checkpoint import Checkpoint
 
 RTTS_S = (0.2e-3, 0.5e-3, 2e-3)

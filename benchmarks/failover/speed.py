@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from colibri.chaos.plan import LoadSpec
-from colibri.chaos.workload import workload_of
+from colibri.bench.chaos.plan import LoadSpec
+from colibri.bench.chaos.workload import workload_of
+from colibri.bench.load.arrivals import ClosedLoop
+from colibri.bench.load.record import STOPPED
+from colibri.bench.load.result import RunLimits
+from colibri.bench.load.runner import LoadRun
+from colibri.bench.load.targets.colibri_grpc import GrpcTarget
 from colibri.client import Client
-from colibri.load.arrivals import ClosedLoop
-from colibri.load.record import STOPPED
-from colibri.load.result import RunLimits
-from colibri.load.runner import LoadRun
-from colibri.load.targets.colibri_grpc import GrpcTarget
 
 USERS = 8
 #: Answers long enough that prefill hardly counts.

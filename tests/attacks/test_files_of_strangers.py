@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from colibri.chaos.plan_file import read_plan
+from colibri.bench.chaos.plan_file import read_plan
+from colibri.bench.load.trace_file import read_trace
 from colibri.cli.config_file import read_config
 from colibri.client import recording
 from colibri.cluster.ray.cluster_file import read_cluster_file
 from colibri.errors import CheckpointError, ColibriError, ConfigError, InvalidInput
-from colibri.load.trace_file import read_trace
 from colibri.models.json_file import MAX_VALUES, parse_object
 from tests.support.tries import Tries
 

@@ -15,7 +15,7 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from colibri.chaos.operator import Operator
+from colibri.bench.chaos.operator import Operator
 from colibri.deployment.cluster import ClusterOptions
 from colibri.security.plane_secret import PlaneSecret
 from colibri.transport.host import host_id

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from colibri.chaos.network.build import why_not
-from colibri.chaos.picture import draw
-from colibri.chaos.plan import Action, EventSpec, Limits, LoadSpec, NetworkSpec, Phase, Plan, ServeSpec
-from colibri.chaos.plan_file import read_plan
-from colibri.chaos.report import document, lines
-from colibri.cli.chaos_run import run_plan
+from colibri.bench.chaos.network.build import why_not
+from colibri.bench.chaos.picture import draw
+from colibri.bench.chaos.plan import Action, EventSpec, Limits, LoadSpec, NetworkSpec, Phase, Plan, ServeSpec
+from colibri.bench.chaos.plan_file import read_plan
+from colibri.bench.chaos.report import document, lines
+from colibri.bench.chaos.run import run_plan
 
 PLAN = Path(__file__).with_name("ci.yaml")
 NO_NETWORK = why_not()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from colibri.cli.bench_model import PHASES
+from colibri.bench.model import PHASES
 from colibri.cli.main import main
 from tests.support.clusters import BACKEND
 

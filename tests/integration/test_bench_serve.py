@@ -15,20 +15,20 @@ from typing import Any
 
 import pytest
 
-from colibri.cli.expected import OracleSource, expected_answers
+from colibri.bench.expected import OracleSource, expected_answers
+from colibri.bench.load.arrivals import ClosedLoop
+from colibri.bench.load.lengths import Fixed
+from colibri.bench.load.metrics import measure
+from colibri.bench.load.oracle import Judge
+from colibri.bench.load.prompts import RandomIds
+from colibri.bench.load.result import RunLimits
+from colibri.bench.load.runner import LoadRun
+from colibri.bench.load.targets.colibri_grpc import GrpcTarget
+from colibri.bench.load.workload import SamplingSpec, Workload, drawn
 from colibri.cli.load_plan import read_load
 from colibri.cli.main import main
 from colibri.cli.verbs import build_parser
 from colibri.client import Client
-from colibri.load.arrivals import ClosedLoop
-from colibri.load.lengths import Fixed
-from colibri.load.metrics import measure
-from colibri.load.oracle import Judge
-from colibri.load.prompts import RandomIds
-from colibri.load.result import RunLimits
-from colibri.load.runner import LoadRun
-from colibri.load.targets.colibri_grpc import GrpcTarget
-from colibri.load.workload import SamplingSpec, Workload, drawn
 from tests.support.clusters import eventually
 from tests.support.openai_server import openai_server
 from tests.support.serving import Serving, serving

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from colibri.chaos.network.base import Network
-from colibri.chaos.network.bridged import BridgedNetwork
-from colibri.chaos.network.build import open_network, why_not
-from colibri.chaos.network.commands import run
-from colibri.chaos.network.relayed import RelayedNetwork
-from colibri.chaos.plan import LinkQuality
+from colibri.bench.chaos.network.base import Network
+from colibri.bench.chaos.network.bridged import BridgedNetwork
+from colibri.bench.chaos.network.build import open_network, why_not
+from colibri.bench.chaos.network.commands import run
+from colibri.bench.chaos.network.relayed import RelayedNetwork
+from colibri.bench.chaos.plan import LinkQuality
 from colibri.errors import ConfigError
 
 WHY_NOT = why_not()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from colibri.chaos.operator import Operator, find, whats_missing
-from colibri.chaos.operator import serving as workers_that_serve
-from colibri.chaos.plan import Action, EventSpec, ServeSpec
-from colibri.chaos.serving import serve_command, serving
-from colibri.chaos.worker_faults import WorkerFaults
+from colibri.bench.chaos.operator import Operator, find, whats_missing
+from colibri.bench.chaos.operator import serving as workers_that_serve
+from colibri.bench.chaos.plan import Action, EventSpec, ServeSpec
+from colibri.bench.chaos.serving import serve_command, serving
+from colibri.bench.chaos.worker_faults import WorkerFaults
 from colibri.errors import ColibriError, DeadlineExpired
 from colibri.security.channel import ChannelSecurity
 from colibri.security.plane_secret import PlaneSecret

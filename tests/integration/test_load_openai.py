@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from colibri.bench.load.arrivals import ClosedLoop
+from colibri.bench.load.lengths import Fixed, Uniform
+from colibri.bench.load.metrics import measure
+from colibri.bench.load.prompts import RandomIds
+from colibri.bench.load.result import RunLimits, RunResult
+from colibri.bench.load.runner import LoadRun
+from colibri.bench.load.targets.openai_http import OpenAITarget, PromptForm
+from colibri.bench.load.workload import SamplingSpec, Workload, drawn
 from colibri.errors import ConfigError, WorkerLost
-from colibri.load.arrivals import ClosedLoop
-from colibri.load.lengths import Fixed, Uniform
-from colibri.load.metrics import measure
-from colibri.load.prompts import RandomIds
-from colibri.load.result import RunLimits, RunResult
-from colibri.load.runner import LoadRun
-from colibri.load.targets.openai_http import OpenAITarget, PromptForm
-from colibri.load.workload import SamplingSpec, Workload, drawn
 from tests.support.openai_server import OpenAIServer, openai_server
 
 WAIT_S = 20.0

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from colibri.bench.load.arrivals import ClosedLoop, OpenLoop, limited, poisson
+from colibri.bench.load.lengths import Fixed, Uniform
+from colibri.bench.load.metrics import measure
+from colibri.bench.load.oracle import ExpectedAnswer, Judge, Oracle
+from colibri.bench.load.prompts import RandomIds
+from colibri.bench.load.record import BOUND_EXCEEDED, STOPPED
+from colibri.bench.load.result import RunLimits
+from colibri.bench.load.runner import LoadRun
+from colibri.bench.load.targets.colibri_grpc import GrpcTarget
+from colibri.bench.load.validity import judge_run
+from colibri.bench.load.workload import SamplingSpec, Workload, drawn
 from colibri.coordinator.engine import EngineOptions
 from colibri.errors import ColibriError, ConfigError, WorkerLost
 from colibri.kernels.api import ComputeMode
 from colibri.kernels.factory import make_backend
-from colibri.load.arrivals import ClosedLoop, OpenLoop, limited, poisson
-from colibri.load.lengths import Fixed, Uniform
-from colibri.load.metrics import measure
-from colibri.load.oracle import ExpectedAnswer, Judge, Oracle
-from colibri.load.prompts import RandomIds
-from colibri.load.record import BOUND_EXCEEDED, STOPPED
-from colibri.load.result import RunLimits
-from colibri.load.runner import LoadRun
-from colibri.load.targets.colibri_grpc import GrpcTarget
-from colibri.load.validity import judge_run
-from colibri.load.workload import SamplingSpec, Workload, drawn
 from tests.support.served import Served, serve
 from tests.support.tiny_engine import TINY, WAIT_S, TinyModel, Turnstile, make_tiny, wait_for
 

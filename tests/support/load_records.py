@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from colibri.load.arrivals import ClosedLoop
-from colibri.load.record import Failure, RequestRecord
-from colibri.load.result import RunLimits, RunResult
-from colibri.load.workload import LoadRequest, SamplingSpec
+from colibri.bench.load.arrivals import ClosedLoop
+from colibri.bench.load.record import Failure, RequestRecord
+from colibri.bench.load.result import RunLimits, RunResult
+from colibri.bench.load.workload import LoadRequest, SamplingSpec
 
 
 def load_request(

@@ -27,19 +27,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from colibri.bench import model
+
     args.max_running = max(args.batch, 16)
     with bench_model.start(args) as deployment:
-        result = bench_model.measure_decode(
+        result = model.measure_decode(
             deployment, args.prompt_tokens, args.new_tokens, args.batch, args.rounds
         )
         if args.json:
             shape = {"prompt_tokens": args.prompt_tokens, "new_tokens": args.new_tokens, "batch": args.batch}
-            print(json.dumps(bench_model.describe(deployment) | shape | result.document()))
+            print(json.dumps(model.describe(deployment) | shape | result.document()))
             return 0
-        print(bench_model.headline(deployment))
+        print(model.headline(deployment))
         sequences = f"{args.batch} sequence{'' if args.batch == 1 else 's'}"
         print(
-            f"decode   {bench_model.spread(result.tokens_s)} tokens/s, {args.rounds} rounds, {sequences} of "
+            f"decode   {model.spread(result.tokens_s)} tokens/s, {args.rounds} rounds, {sequences} of "
             f"{args.new_tokens} tokens after a prompt of {args.prompt_tokens}"
         )
         print("\n".join(result.lines()))

@@ -10,17 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from colibri.cli.parser import integer, number
-from colibri.errors import ConfigError
-
-if TYPE_CHECKING:
-    from colibri.cli.kernel_bench.timing import Case, Point
-    from colibri.cli.kernel_bench.weights import Format
-    from colibri.kernels.cpu.backend import CpuBackend
 
 KERNELS = ("top-k", "gate", "ffn", "linear", "head", "attention", "small", "sampling")
 FORMATS = (
@@ -72,61 +63,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from colibri.cli.kernel_bench import report, timing
-    from colibri.kernels.cpu.backend import CpuBackend
+    from colibri.bench.kernels import report
+    from colibri.bench.kernels.timing import Point
+    from colibri.bench.kernels.whole import KernelBench, measured, open_bench
 
-    try:
-        backend = CpuBackend(getattr(args, "threads", None), getattr(args, "isa", None))
-    except ValueError as error:
-        raise ConfigError("--isa", "an instruction path of this machine", error) from error
-    try:
-        head = {
-            "isa": backend.isa,
-            "threads": backend.threads,
-            "cpus": len(os.sched_getaffinity(0)),
-            "rotate_mb": args.rotate_mb,
-            "peak_gop_s": {kind: rate / 1e9 for kind, rate in timing.limits(backend).items()},
-        }
+    bench = KernelBench(
+        kernels=args.only,
+        rows=args.rows,
+        formats=args.formats,
+        hidden=args.shape[0],
+        ffn=args.shape[1],
+        threads=getattr(args, "threads", None),
+        isa=getattr(args, "isa", None),
+        rotate_bytes=args.rotate_mb << 20,
+        seconds=args.seconds,
+        repetitions=args.repetitions,
+    )
+    with open_bench(bench) as (backend, head):
         if not args.json:
             print(report.headline(head))
         points: list[Point] = []
-        for kernel in args.only:
-            for cases in _cases(kernel, backend, args):
-                measured = timing.measure(backend, cases, args.seconds, args.repetitions)
-                points += measured
-                if not args.json:
-                    print("\n".join(report.lines(measured)), flush=True)
+        for found in measured(bench, backend):
+            points += found
+            if not args.json:
+                print("\n".join(report.lines(found)), flush=True)
         if args.json:
             print(json.dumps({**head, "points": [point.document() for point in points]}))
-    finally:
-        backend.close()
     return 0
-
-
-def _cases(kernel: str, backend: CpuBackend, args: argparse.Namespace) -> Iterator[list[Case]]:
-    from colibri.cli.kernel_bench import dense, ffn, gate
-    from colibri.kernels.api import ComputeMode
-
-    hidden, rotate, kinds = args.shape[0], args.rotate_mb << 20, _formats(args.formats)
-    if kernel == "top-k":
-        return gate.top_k(backend)
-    if kernel == "gate":
-        return gate.whole(backend, hidden, args.rows)
-    if kernel == "ffn":
-        return ffn.cases(backend, (hidden, args.shape[1]), kinds, args.rows, rotate)
-    if kernel == "linear":
-        return dense.linear(backend, [(2 * hidden, hidden), (hidden, hidden)], kinds, args.rows, rotate)
-    if kernel == "head":
-        return dense.linear(backend, [(32000, hidden)], kinds, args.rows, rotate, kernel="head")
-    if kernel == "attention":
-        steps = ((1, 511), (1, 4095), (128, 0), (512, 0))
-        return dense.attention(backend, steps, ComputeMode.BF16, rotate)
-    if kernel == "small":
-        return dense.small(backend, hidden, args.rows, ComputeMode.BF16)
-    return dense.sampling(backend, 32000)
-
-
-def _formats(names: Sequence[str]) -> list[Format]:
-    from colibri.cli.kernel_bench.weights import FORMATS as KNOWN
-
-    return [kind for name in names for kind in KNOWN if kind.name == name]

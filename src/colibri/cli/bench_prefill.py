@@ -17,15 +17,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from colibri.bench import model
+
     with bench_model.start(args) as deployment:
-        result = bench_model.measure_prefill(deployment, args.prompt_tokens, args.rounds)
+        result = model.measure_prefill(deployment, args.prompt_tokens, args.rounds)
         if args.json:
             shape = {"prompt_tokens": args.prompt_tokens, "prefill_chunk": args.prefill_chunk}
-            print(json.dumps(bench_model.describe(deployment) | shape | result.document()))
+            print(json.dumps(model.describe(deployment) | shape | result.document()))
             return 0
-        print(bench_model.headline(deployment))
+        print(model.headline(deployment))
         print(
-            f"prefill  {bench_model.spread(result.tokens_s)} tokens/s, {args.rounds} rounds of "
+            f"prefill  {model.spread(result.tokens_s)} tokens/s, {args.rounds} rounds of "
             f"{args.prompt_tokens} tokens in steps of {args.prefill_chunk}"
         )
         print("\n".join(result.lines()))

@@ -19,14 +19,10 @@ from colibri.cli.terminal import say
 from colibri.whole_write import write_whole
 
 if TYPE_CHECKING:
-    from colibri.cli.load_plan import Load
-    from colibri.load.oracle import Oracle
-    from colibri.load.result import RunResult
-    from colibri.load.workload import LoadRequest
-
-#: Beyond the last request's own time.
-_SLACK_S = 60.0
-_WARM_USERS = 4
+    from colibri.bench.load.oracle import Oracle
+    from colibri.bench.load.result import RunResult
+    from colibri.bench.load.whole import Load
+    from colibri.bench.load.workload import LoadRequest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,14 +91,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from colibri.bench.load.distribution import require_histograms
+    from colibri.bench.load.metrics import measure
+    from colibri.bench.load.report import Report, record_document
+    from colibri.bench.load.slo import parse_slos
+    from colibri.bench.load.targets.openai_http import require_httpx
+    from colibri.bench.load.validity import ValidityBounds, judge_run
+    from colibri.bench.load.whole import warm_up
     from colibri.cli.load_plan import read_load
     from colibri.errors import ConfigError
-    from colibri.load.distribution import require_histograms
-    from colibri.load.metrics import measure
-    from colibri.load.report import Report, record_document
-    from colibri.load.slo import parse_slos
-    from colibri.load.targets.openai_http import require_httpx
-    from colibri.load.validity import ValidityBounds, judge_run
 
     require_histograms()
     if hasattr(args, "openai"):
@@ -115,8 +112,8 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError as error:
         print(f"{args.prog}: {error}", file=sys.stderr)
         return 2
-    oracle = _oracle(args, load, _known(load)) if hasattr(args, "oracle") else None
-    _warm_up(load, args.warmup)
+    oracle = _oracle(args, load, load.known()) if hasattr(args, "oracle") else None
+    warm_up(load, args.warmup, say)
     result, interrupted = _measured(load)
     if oracle is not None:
         # Nobody knew before how many requests there would be.
@@ -154,16 +151,10 @@ def _percentiles(text: str) -> list[float]:
     return found
 
 
-def _known(load: Load) -> list[LoadRequest]:
-    """The requests that the run will make, as far as that is known before."""
-    counts = [count for count in (load.count(), load.workload.distinct) if count is not None]
-    return [load.workload.request(index) for index in range(min(counts, default=0))]
-
-
 def _oracle(args: argparse.Namespace, load: Load, requests: Sequence[LoadRequest]) -> Oracle:
-    from colibri.cli.expected import OracleSource, default_cache, expected_answers
+    from colibri.bench.expected import OracleSource, default_cache, expected_answers
+    from colibri.bench.load.oracle import Judge
     from colibri.cli.progress import Loading
-    from colibri.load.oracle import Judge
     from colibri.models.home import colibri_home
 
     info = load.info
@@ -182,46 +173,20 @@ def _oracle(args: argparse.Namespace, load: Load, requests: Sequence[LoadRequest
         )
 
 
-def _warm_up(load: Load, count: int) -> None:
-    from colibri.load.arrivals import ClosedLoop
-    from colibri.load.runner import LoadRun
-
-    if not count:
-        return
-    users = min(count, _WARM_USERS, load.limits.in_flight)
-    with LoadRun(load.make_target(), load.warmup, ClosedLoop(users, count), load.limits) as run:
-        result = run.wait(count * load.limits.request_timeout_s + _SLACK_S)
-    failures = [record.failure for record in result.records if record.failure is not None]
-    if failures:
-        say(f"warm-up: {len(failures)} of {count} requests failed, the first: {failures[0].message}")
-
-
 def _measured(load: Load) -> tuple[RunResult, bool]:
     """The result, and whether it was interrupted before its end."""
+    from colibri.bench.load.runner import LoadRun
+    from colibri.bench.load.whole import SLACK_S
     from colibri.cli.load_progress import watch
-    from colibri.load.runner import LoadRun
 
     with LoadRun(load.make_target(), load.workload, load.arrivals, load.limits) as run:
         try:
-            return watch(run, load.count(), _bound_s(load)), False
+            return watch(run, load.count(), load.bound_s()), False
         except KeyboardInterrupt:
             run.stop(0.0)
-            result = run.wait(_SLACK_S)
+            result = run.wait(SLACK_S)
             say(f"interrupted: the report covers {result.duration_s:.1f} s")
             return result, True
-
-
-def _bound_s(load: Load) -> float:
-    """Longer than the run can last."""
-    from colibri.load.arrivals import MAX_REQUESTS, OpenLoop
-
-    arrivals, limits = load.arrivals, load.limits
-    if isinstance(arrivals, OpenLoop):
-        return arrivals.offsets[-1] + limits.drain_s + _SLACK_S
-    if arrivals.duration_s is not None:
-        return arrivals.duration_s + limits.drain_s + _SLACK_S
-    rounds = -(-(arrivals.requests or MAX_REQUESTS) // arrivals.users)
-    return rounds * (limits.request_timeout_s + arrivals.think_s + _SLACK_S)
 
 
 def _head(args: argparse.Namespace, load: Load, result: RunResult) -> dict[str, object]:

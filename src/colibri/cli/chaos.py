@@ -26,9 +26,9 @@ from colibri.whole_write import write_whole
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from colibri.chaos.plan import Plan
-    from colibri.chaos.runner import ChaosResult
-    from colibri.chaos.verdict import Verdict
+    from colibri.bench.chaos.plan import Plan
+    from colibri.bench.chaos.runner import ChaosResult
+    from colibri.bench.chaos.verdict import Verdict
 
 
 #: How long the end of a run waits for whoever reads --server-log.
@@ -67,9 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from colibri.chaos.picture import draw
-    from colibri.chaos.plan_file import read_plan
-    from colibri.cli.chaos_run import run_plan
+    from colibri.bench.chaos.picture import draw
+    from colibri.bench.chaos.plan_file import read_plan
+    from colibri.bench.chaos.run import run_plan
     from colibri.cli.terminal import say
 
     if not hasattr(args, "target"):
@@ -112,7 +112,7 @@ def _server_log(path: Path) -> Iterator[LogWriter]:
 def _with_overrides(plan: Plan, args: argparse.Namespace) -> Plan:
     from dataclasses import replace
 
-    from colibri.chaos.plan import ServeSpec
+    from colibri.bench.chaos.plan import ServeSpec
 
     if hasattr(args, "seed"):
         plan = replace(plan, seed=args.seed)
@@ -122,7 +122,7 @@ def _with_overrides(plan: Plan, args: argparse.Namespace) -> Plan:
 
 
 def _print_schedule(plan: Plan) -> int:
-    from colibri.chaos.schedule import schedule
+    from colibri.bench.chaos.schedule import schedule
 
     for event in schedule(plan):
         about = event.spec.worker if event.spec.workers == 0 else f"{event.spec.workers} workers"
@@ -131,7 +131,7 @@ def _print_schedule(plan: Plan) -> int:
 
 
 def _print(result: ChaosResult, verdict: Verdict, as_json: bool) -> None:
-    from colibri.chaos.report import document, lines
+    from colibri.bench.chaos.report import document, lines
 
     if as_json:
         print(json.dumps(document(result, verdict)))

@@ -9,7 +9,7 @@ from pathlib import Path
 from colibri.cli.parser import integer, number
 from colibri.cli.security_options import add_channel_security
 
-#: Values of colibri.load.targets.openai_http.PromptForm.
+#: Values of colibri.bench.load.targets.openai_http.PromptForm.
 FORMS = ("ids", "text", "chat")
 DEFAULT_REQUESTS = 100
 DEFAULT_INPUT, DEFAULT_OUTPUT = "64", "32"

@@ -5,43 +5,26 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from colibri.bench.load.arrivals import Arrivals, ClosedLoop, gamma, limited
+from colibri.bench.load.lengths import parse_lengths
+from colibri.bench.load.prompts import Prompts, RandomIds, TextIds
+from colibri.bench.load.result import RunLimits
+from colibri.bench.load.targets.colibri_grpc import GrpcTarget
+from colibri.bench.load.targets.openai_http import OpenAITarget, PromptForm
+from colibri.bench.load.targets.target import Target
+from colibri.bench.load.trace_file import TraceEntry, read_trace, trace_arrivals, trace_shape
+from colibri.bench.load.whole import Load
+from colibri.bench.load.workload import SamplingSpec, Workload, drawn
 from colibri.cli.load_options import DEFAULT_INPUT, DEFAULT_OUTPUT, DEFAULT_REQUESTS
 from colibri.cli.security_options import CHANNEL_OPTIONS, channel_security
 from colibri.client import Client, ModelInfo
 from colibri.errors import ConfigError
-from colibri.load.arrivals import Arrivals, ClosedLoop, OpenLoop, gamma, limited
-from colibri.load.lengths import parse_lengths
-from colibri.load.prompts import Prompts, RandomIds, TextIds
-from colibri.load.result import RunLimits
-from colibri.load.targets.colibri_grpc import GrpcTarget
-from colibri.load.targets.openai_http import OpenAITarget, PromptForm
-from colibri.load.targets.target import Target
-from colibri.load.trace_file import TraceEntry, read_trace, trace_arrivals, trace_shape
-from colibri.load.workload import SamplingSpec, Workload, drawn
 from colibri.models.tokenizer import Tokenizer
 
 #: Of a text file, so much is cut into prompts: what one call to Tokenize takes.
 TEXT_BYTES = 256 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """make_target: a new one for each run. warmup: of other requests than `workload`'s."""
-
-    make_target: Callable[[], Target]
-    workload: Workload
-    arrivals: Arrivals
-    limits: RunLimits
-    warmup: Workload
-    info: ModelInfo | None
-
-    def count(self) -> int | None:
-        """Requests that the run makes; None: unknown before it ends."""
-        arrivals = self.arrivals
-        return len(arrivals.offsets) if isinstance(arrivals, OpenLoop) else arrivals.requests
 
 
 def read_load(args: argparse.Namespace) -> Load:

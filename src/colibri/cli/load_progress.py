@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from colibri.load.result import Progress, RunResult
-    from colibri.load.runner import LoadRun
+    from colibri.bench.load.result import Progress, RunResult
+    from colibri.bench.load.runner import LoadRun
 
 #: Repainting costs the machine that is measured.
 _REPAINT_S = 0.5

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from colibri.chaos.plan import LoadSpec
+from colibri.bench.chaos.plan import LoadSpec
 from colibri.client import Client, Retry
 from tests.support.clusters import PROMPT, answer, deployed
 from tests.support.hosts.cluster import Cluster, make_cluster

@@ -14,11 +14,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from colibri.bench.load.targets.colibri_grpc import GrpcTarget
 from colibri.client import AsyncClient, ChannelSecurity, Client, Retry
 from colibri.client.operator import Operator
 from colibri.coordinator.engine import EngineOptions
 from colibri.errors import ColibriError, TlsError, WorkerLost
-from colibri.load.targets.colibri_grpc import GrpcTarget
 from colibri.rpc.server import build_server
 from colibri.security.server import ServerSecurity
 from colibri.transport.options import HANDSHAKE_TIMEOUT_MS, server_options

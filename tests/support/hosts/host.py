@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from colibri.chaos.network.layout import Place
+from colibri.bench.chaos.network.layout import Place
 from colibri.errors import ColibriError
 
 _SSHD = """Port 22

@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from colibri.chaos.network.base import Network
-from colibri.chaos.network.build import open_network
-from colibri.chaos.network.commands import run, works
-from colibri.chaos.plan import LinkQuality
+from colibri.bench.chaos.network.base import Network
+from colibri.bench.chaos.network.build import open_network
+from colibri.bench.chaos.network.commands import run, works
+from colibri.bench.chaos.plan import LinkQuality
 from tests.support.hosts.host import Host
 
 ROOT = Path(__file__).resolve().parents[3]

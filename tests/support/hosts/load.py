@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from colibri.chaos.operator import whats_missing
-from colibri.chaos.plan import LoadSpec
-from colibri.chaos.verdict import Gaps, gaps_between
-from colibri.chaos.workload import workload_of
-from colibri.cli.expected import OracleSource, default_cache, expected_answers
+from colibri.bench.chaos.operator import whats_missing
+from colibri.bench.chaos.plan import LoadSpec
+from colibri.bench.chaos.verdict import Gaps, gaps_between
+from colibri.bench.chaos.workload import workload_of
+from colibri.bench.expected import OracleSource, default_cache, expected_answers
+from colibri.bench.load.arrivals import ClosedLoop
+from colibri.bench.load.oracle import Judge, Oracle
+from colibri.bench.load.record import STOPPED, RequestRecord
+from colibri.bench.load.result import RunLimits
+from colibri.bench.load.runner import LoadRun
+from colibri.bench.load.targets.colibri_grpc import GrpcTarget
 from colibri.client import Client
 from colibri.errors import ColibriError
-from colibri.load.arrivals import ClosedLoop
-from colibri.load.oracle import Judge, Oracle
-from colibri.load.record import STOPPED, RequestRecord
-from colibri.load.result import RunLimits
-from colibri.load.runner import LoadRun
-from colibri.load.targets.colibri_grpc import GrpcTarget
 from tests.support.hosts.cluster import Cluster
 
 _LOOK_S = 0.1

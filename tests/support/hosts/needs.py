@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 
-from colibri.chaos.network.build import why_not as why_no_network
-from colibri.chaos.network.commands import works
+from colibri.bench.chaos.network.build import why_not as why_no_network
+from colibri.bench.chaos.network.commands import works
 
 #: program -> Debian package
 _PROGRAMS = {

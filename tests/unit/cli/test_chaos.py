@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from colibri.chaos.plan_file import read_plan
-from colibri.chaos.schedule import schedule
+from colibri.bench.chaos.plan_file import read_plan
+from colibri.bench.chaos.schedule import schedule
 from colibri.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[3]

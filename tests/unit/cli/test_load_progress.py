@@ -8,14 +8,14 @@ import os
 
 import pytest
 
+from colibri.bench.load.arrivals import OpenLoop
+from colibri.bench.load.lengths import Fixed
+from colibri.bench.load.prompts import RandomIds
+from colibri.bench.load.record import Recording
+from colibri.bench.load.result import Progress
+from colibri.bench.load.runner import LoadRun
+from colibri.bench.load.workload import Workload, drawn
 from colibri.cli.load_progress import line, watch
-from colibri.load.arrivals import OpenLoop
-from colibri.load.lengths import Fixed
-from colibri.load.prompts import RandomIds
-from colibri.load.record import Recording
-from colibri.load.result import Progress
-from colibri.load.runner import LoadRun
-from colibri.load.workload import Workload, drawn
 
 BEFORE = Progress(elapsed_s=2.0, sent=10, in_flight=3, completed=7, failed=0, tokens=100)
 NOW = Progress(elapsed_s=4.0, sent=14, in_flight=2, completed=11, failed=1, tokens=150)
