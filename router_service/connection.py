@@ -1,7 +1,8 @@
-"""One worker's stream shared by several threads: every message has an inbox of its own.
+"""Share one worker's stream among several threads: every message has its own place for an answer.
 
-Whoever waits first reads the link for all and hands others their answers; when it has its own, the next
-waiter reads on. So an answer reaches a lone caller without passing through a thread in between.
+The thread that waits first reads the link for all and hands the others their answers. When it has its own answer,
+the
+next waiting thread reads on. So an answer reaches a lone caller without passing through another thread.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ Key = tuple[int, int]
 
 
 class SendTimeout(WorkerLost):
-    """The link lives but took no whole message in time: its peer hangs, or is flooded."""
+    """The link lives but did not take a whole message in time: its peer hangs, or is flooded."""
 
 
 class Message:
-    """A request under way: one attempt at one dispatch. Its fields belong to its connection's lock.
+    """One attempt at one dispatch, in flight. The connection's lock protects its fields.
 
-    done: it has its answer or its failure; sent_at: when its sending began; due_at: until when its sender gives it, 0:
-    not said; done_at: when its answer was read, or its failure known.
+    done: it has its answer or its failure.
+    sent_at: when sending began, seconds of the clock.
+    due_at: how long its sender waits for the answer; 0: not set.
+    done_at: when its answer was read, or its failure became known.
     """
 
     __slots__ = ("done", "done_at", "due_at", "error", "key", "reply", "sent_at", "units", "wake")
@@ -56,12 +59,12 @@ class Message:
 
 
 class Connection:
-    """A live link to one incarnation of a worker. Once lost it is never read again and all its messages have
-    failed.
+    """A live link to one incarnation of a worker. Once lost it is never read again, and all its messages have failed.
 
-    on_end: called once, when the connection ends, with it and the reason, on whatever thread noticed; on_close: then,
-    to free what lies under the link. on_late: called for each answer that nobody waits
-    for. rows_sent: since the start.
+    on_end: called once with the connection and the reason when it ends, on the thread that noticed.
+    on_close: called after that, to free what lies under the link.
+    on_late: called for each answer that nobody waits for.
+    rows_sent: rows sent since the start.
     """
 
     def __init__(
@@ -107,17 +110,20 @@ class Connection:
         return self._lost
 
     def check(self) -> None:
-        """Ends the connection if its link is dead, though nobody uses it now."""
+        """Ends the connection if its link is dead, even if nobody uses it now."""
         lost = self._link.lost
         if lost is not None:
             self.fail(WorkerLost(lost, peer=self.peer))
 
     def send(self, header: Header, tensor: bytes | memoryview, deadline: Deadline, wait_s: float) -> Message:
-        """Sends a FORWARD; `wait` for its answer, or `abandon` it.
+        """Sends a FORWARD. The caller must then `wait` for its answer, or `abandon` it.
 
-        (correlation_id, attempt) is unique on this stream, correlation_id above 0. Raises the connection's error
-        when it is lost, Busy when too many messages wait, DeadlineExpired when the deadline ends before the link
-        took it all, SendTimeout when it did not within `wait_s` seconds.
+        header: its (correlation_id, attempt) is unique on this stream; correlation_id is above 0.
+        wait_s: how long the link may take to accept the message, seconds.
+
+        Raises the connection's error if it is lost, Busy if too many messages wait, DeadlineExpired if the deadline
+        passes
+        before the link took all of it, SendTimeout if `wait_s` does.
         """
         message = Message((header.correlation_id, header.attempt), header.units)
         with self._lock:
@@ -145,8 +151,10 @@ class Connection:
         return message
 
     def wait(self, message: Message, until: float) -> bool:
-        """Whether the message has its answer, or its failure, by `until` (of the clock); reads what is there in any
-        case. It stays under way."""
+        """Waits for a message until the time `until` of the clock; always reads what is there already.
+
+        Returns whether it has its answer or its failure. If not, it stays in flight.
+        """
         try:
             while not message.done:
                 self._read_or_wait(message, until)
@@ -162,8 +170,12 @@ class Connection:
         return True
 
     def is_hung(self, message: Message, now: float) -> bool:
-        """Whether a message that is overdue shows that the peer hangs: nothing has come since it was sent, and it does
-        not stand behind another, perhaps a big one of another thread, that still has time."""
+        """Whether an overdue message shows that the peer hangs.
+
+        It does if nothing at all has come since it was sent, and no message sent before it, perhaps a large one of
+        another
+        thread, still has time.
+        """
         if self._heard_at >= message.sent_at:
             return False
         with self._lock:
@@ -172,8 +184,12 @@ class Connection:
             )
 
     def time_out(self, message: Message) -> None:
-        """No answer came in all the time it was given. If nothing at all came since it was sent, the peer hangs or is
-        cut off, and the connection ends; else the message alone fails."""
+        """Fails a message whose time is over.
+
+        If nothing at all came since it was sent, the peer hangs or is cut off, so the connection ends; else only
+        this message
+        fails.
+        """
         waited = self._clock() - message.sent_at
         error = WorkerLost(f"{self.peer}: no answer within {waited:.1f} s", peer=self.peer)
         if self._heard_at < message.sent_at:
@@ -183,7 +199,7 @@ class Connection:
             self._cancel(message)
 
     def abandon(self, message: Message) -> None:
-        """Nobody waits any more: a late answer is dropped, and the worker is told, without waiting."""
+        """Stops waiting for a message. Tells the worker, without waiting; a late answer is dropped."""
         self._settle(message, None, DeadlineExpired(f"{self.peer}: given up", peer=self.peer))
         if self._lost is None:
             self._cancel(message)
@@ -216,7 +232,7 @@ class Connection:
         self.fail(WorkerLost(f"{self.peer}: the router closed the connection", peer=self.peer))
 
     def _read_or_wait(self, message: Message, until: float) -> None:
-        """Reads the link if nobody does, else sleeps until woken or the time is over."""
+        """Reads the link if no thread does; otherwise sleeps until woken or until the time is over."""
         with self._lock:
             if message.done:
                 return
@@ -239,8 +255,9 @@ class Connection:
                     message.wake = None
 
     def _read_for(self, message: Message, until: float) -> None:
-        """Reads the link, for every message, until `message` is done or the time is over; what is there already in any
-        case."""
+        """Reads the link for all messages, until `message` is done or the time is over; always reads what is there
+        already.
+        """
         clock = self._clock
         left = until - clock()
         if left < 0.0:
@@ -263,7 +280,9 @@ class Connection:
                 return
 
     def _deliver(self, data: memoryview) -> None:
-        """Raises FrameError or InvalidInput when the frame is nothing that the worker may send now."""
+        """Hands a frame to its message. Raises FrameError or InvalidInput for a frame that the worker may not send
+        now.
+        """
         frame = read_frame(_as_bytes(data))
         verify(frame)
         header = frame.header
@@ -305,7 +324,7 @@ class Connection:
             wake.release()
 
     def _hand_over(self) -> None:
-        """Wakes one waiter, if nobody reads, to take over."""
+        """If no thread reads, wakes one that waits, to take over."""
         with self._lock:
             if self._reading:
                 return
@@ -334,6 +353,6 @@ class Connection:
 
 
 def _as_bytes(data: memoryview) -> bytes:
-    """The bytes under a view of all of them, or a copy."""
+    """Returns the bytes under the view if it covers all of them, else a copy."""
     whole = data.obj
     return whole if isinstance(whole, bytes) and len(whole) == data.nbytes else bytes(data)

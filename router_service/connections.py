@@ -1,4 +1,4 @@
-"""How a connection to a worker is opened: channel, handshake, link."""
+"""Open connections to workers: channel, handshake, link."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Connect = Callable[[WorkerEndpoint, float, OnEnd], Connection]
 def connector(
     identity: RouterIdentity, limits: FrameLimits, on_late: Callable[[], None], kind: LinkKind = LinkKind.AUTO
 ) -> Connect:
-    """Connects over a gRPC channel of its own; see shake_hands for what it raises."""
+    """Returns a function that connects to a worker over a new gRPC channel. See shake_hands for what that raises."""
 
     def connect(endpoint: WorkerEndpoint, timeout_s: float, on_end: OnEnd) -> Connection:
         channel = open_channel(endpoint.target, limits.max_frame_bytes, endpoint.security)
@@ -45,7 +45,9 @@ def connector(
 
 
 def _open_link(channel: grpc.Channel, name: str, host: str, kind: LinkKind, timeout_s: float) -> Link:
-    """Shared memory with a worker of this host, the gRPC stream otherwise and where memory cannot be shared."""
+    """Opens shared memory with a worker of this host. Falls back to the gRPC stream, also where memory cannot be
+    shared.
+    """
     if kind is LinkKind.SHARED_MEMORY or (kind is LinkKind.AUTO and host and host == host_id()):
         try:
             return SharedMemoryLink(channel, name, host_id(), timeout_s)

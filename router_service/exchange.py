@@ -1,6 +1,7 @@
-"""One layer's messages: all are sent, then all are waited for. What to do when one is late or fails is recovery.py's.
+"""Send all messages of one layer, then wait for their answers. recovery.py handles late and failed ones.
 
-This is the hot path: nothing here connects, plans or waits beyond the first timer, and measuring is a few additions.
+This is the hot path: nothing here connects or plans, or waits beyond the first timer; measuring costs a few
+    additions.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _AGAIN_S, _LONGEST_AGAIN_S = 0.005, 0.25
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What all exchanges of an executor share. connect_s: bound of a worker's first connection."""
+    """What all exchanges of an executor share. connect_s: longest wait for a worker's first connection, seconds."""
 
     limits: FrameLimits
     directory: Directory
@@ -52,11 +53,11 @@ class Context:
 
 
 class NotConnected(WorkerLost):
-    """There is no connection to the worker, and none was lost or refused yet."""
+    """There is no connection to the worker yet, and none was lost or refused."""
 
 
 class Exchange:
-    """The messages of one call of ExpertExecutor.run; one thread's own."""
+    """The messages of one call of ExpertExecutor.run. Belongs to one thread."""
 
     __slots__ = (
         "_mode",
@@ -92,13 +93,15 @@ class Exchange:
         self.timer = math.inf if deadline.at is None else deadline.at
 
     def begin(self, dispatch: Dispatch, routes: Routes) -> bool:
-        """Sends a dispatch to its worker. Whether that went well."""
+        """Sends a dispatch to its worker. Returns whether it was sent."""
         task = Task(dispatch, next(self.context.ids))
         self.tasks.append(task)
         return self.send(task, routes)
 
     def wait(self) -> bool:
-        """Waits for one answer after another. False as soon as one is late or failed; the rest is left as it is."""
+        """Waits for one answer after another. Returns False as soon as one is late or failed, and leaves the others
+        untouched.
+        """
         tasks = self.tasks
         clock, timer = self.context.clock, self.timer
         count = len(tasks)
@@ -113,7 +116,9 @@ class Exchange:
         return True
 
     def send(self, task: Task, routes: Routes) -> bool:
-        """Sends a task to the worker of its dispatch, by the numbers of `routes`. False: it failed (`task.error`)."""
+        """Sends a task to the worker of its dispatch, by the worker numbers of `routes`. Returns False if it failed
+        (`task.error`).
+        """
         context, dispatch = self.context, task.dispatch
         peer = routes.peers[dispatch.worker]
         connection = None if peer is None else peer.connection
@@ -154,8 +159,10 @@ class Exchange:
         return True
 
     def take(self, task: Task, asked: float) -> bool:
-        """Takes the outcome of a message that is done. asked: when this thread began to wait for it. False: it failed,
-        with `task.error`."""
+        """Takes the outcome of a message that is done. Returns False if it failed (`task.error`).
+
+        asked: when this thread began to wait for it, seconds of the clock.
+        """
         message = task.message
         if message is None:
             return False
@@ -220,7 +227,7 @@ class Exchange:
         )
 
     def _refused(self, task: Task, error: ColibriError, reply: Frame) -> None:
-        """The worker said no: it is not asked again in vain."""
+        """Notes that the worker refused, so that it is not asked again in vain."""
         context = self.context
         context.happened.add(RoutingEvents(refusals=1))
         if reply.header.kind == expert_pb2.FRAME_KIND_EXPIRED:
@@ -231,7 +238,7 @@ class Exchange:
         self._failed(task, error)
 
     def _failed(self, task: Task, error: ColibriError) -> None:
-        """A message could not be sent, or failed. Final unless the units may be sent again."""
+        """Notes that a message could not be sent, or failed. Final unless its units may be sent again."""
         policy = self.context.policy
         task.error = error
         task.hedge_at = task.deadline_at = math.inf
@@ -250,7 +257,7 @@ class Exchange:
 
 
 def _unconnected(routes: Routes, worker: int) -> ColibriError:
-    """Why nothing can be sent to a worker."""
+    """Returns why nothing can be sent to a worker."""
     name, peer = routes.placement.workers[worker], routes.peers[worker]
     if peer is None:
         endpoint = routes.membership.endpoints.get(name)

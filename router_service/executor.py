@@ -1,4 +1,4 @@
-"""How a plan's dispatches become unit rows: the interface, and its in-process form."""
+"""Turn a plan's dispatches into rows of units: the interface, and its in-process form."""
 
 from __future__ import annotations
 
@@ -20,16 +20,21 @@ RunUnits = Callable[[int, Array, UnitBatch], tuple[F32, U32]]
 
 @dataclass(frozen=True, slots=True)
 class PartResult:
-    """One dispatch's answer. rows fp32 [U, hidden], weighted; unit_status u32 [U] of UnitStatus, or empty:
-    all OK."""
+    """The answer to one dispatch.
+
+    rows: fp32 [U, hidden], weighted.
+    unit_status: u32 [U] of UnitStatus; empty if all are OK.
+    """
 
     rows: F32
     unit_status: U32
 
 
 class Answers(NamedTuple):
-    """One result per dispatch of `plan`, in their order; an error concerns that dispatch alone. `plan` is the layer's
-    as planned, or with the dispatches that were sent again, elsewhere, in place of those that failed."""
+    """One result per dispatch of `plan`, in the same order. An error concerns its dispatch alone.
+
+    plan: the layer's plan; failed dispatches are replaced by those that were sent elsewhere.
+    """
 
     plan: LayerPlan
     results: list[PartResult | ColibriError]
@@ -40,11 +45,11 @@ class ExpertExecutor(Protocol):
 
     @property
     def max_rows(self) -> int | None:
-        """Rows of one dispatch; None: any number."""
+        """Most rows of one dispatch; None: no limit."""
         ...
 
     def table(self, layer: int, membership: Membership) -> OwnerTable:
-        """Who answers for each expert of a layer now."""
+        """Returns which worker answers for each expert of a layer now."""
         ...
 
     def run(
@@ -56,8 +61,11 @@ class ExpertExecutor(Protocol):
         deadline: Deadline,
         priority: int,
     ) -> Answers:
-        """x [rows, hidden] in the row dtype. Every dispatch is under way before any result is waited for, and every
-        wait is bounded."""
+        """Computes all dispatches of a layer's plan. All are in flight before any result is awaited, and every wait is
+        bounded.
+
+        x: [rows, hidden] in the row dtype.
+        """
         ...
 
     def times(self) -> ExchangeTimes:
@@ -70,12 +78,12 @@ class ExpertExecutor(Protocol):
 
 
 def rows_of(x: Array, dispatch: Dispatch) -> Array:
-    """The rows a dispatch sends, C-contiguous: `x` itself when that is all of them."""
+    """Returns the rows that a dispatch sends, C-contiguous; `x` itself if that is all of them."""
     return x if len(dispatch.rows) == len(x) else x[dispatch.rows]
 
 
 class LocalExecutor:
-    """The same routine as the workers', in this process: the oracle of every equality claim."""
+    """Computes in this process with the workers' own routine. Every equality test compares with it."""
 
     max_rows: int | None = None
 

@@ -1,4 +1,4 @@
-"""How many rows each expert was chosen for: what placements are planned by."""
+"""Count the rows that choose each expert. Placements are planned by these loads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KEPT = 1024
 
 
 class ExpertLoads:
-    """Thread-safe. Sums since the start; a row counts once for each of its experts, a bad row not at all."""
+    """Sums since the start. A row counts once for each of its experts; a bad row does not count. Thread-safe."""
 
     def __init__(self, layers: int, experts: int) -> None:
         self._experts = experts
@@ -24,7 +24,7 @@ class ExpertLoads:
         self._ids = [0] * layers
 
     def add(self, layer: int, gate: GateResult) -> None:
-        """gate: of one layer's batch; its arrays are read later, and must not change."""
+        """Counts one layer's batch. The arrays of `gate` are read later and must not change."""
         with self._lock:
             self._kept[layer].append(gate)
             self._ids[layer] += gate.experts.size
@@ -32,7 +32,7 @@ class ExpertLoads:
                 self._count(layer)
 
     def snapshot(self) -> NDArray[np.int64]:
-        """[layers, experts]"""
+        """Returns the counts, int64 [layers, experts]."""
         with self._lock:
             for layer in range(len(self._kept)):
                 self._count(layer)

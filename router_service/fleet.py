@@ -1,7 +1,7 @@
-"""The workers as one router sees them: their connections, their health, and the routes that follow.
+"""The workers as one router sees them: connections, health, and the routes that follow.
 
-Every change of the directory, of a connection or of a worker's health makes new routes; the hot path only looks at
-the present ones. What takes time (connecting, probing) is done by keepers, on threads of their own.
+Every change of the directory, of a connection or of a worker's health makes new routes; the hot path only reads the
+current ones. Slow work (connecting, probing) runs on threads of its own.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _FRESH_ANSWERS = 8
 
 
 class Job(enum.Enum):
-    """What a worker needs before it is of use."""
+    """What a worker needs before it can be used."""
 
     CONNECT = enum.auto()
     PROBE = enum.auto()
 
 
 class Fleet:
-    """Thread-safe. `version` grows whenever routes may change, `events` with any news for units that wait.
+    """Thread-safe. `version` grows whenever routes may change; `events` grows with any news for units that wait.
 
     keep: starts the thread that does a worker's jobs until `next_job` has none.
     """
@@ -67,7 +67,7 @@ class Fleet:
     # Routes
 
     def routes(self, membership: Membership) -> Routes:
-        """Who is of use now, by the numbers of `membership`, which may be an old one."""
+        """Returns who can be used now, by the worker numbers of `membership`, which may be an old one."""
         routes = self._routes
         if routes is not None and routes.membership is membership and routes.version == self.version:
             return routes
@@ -80,7 +80,7 @@ class Fleet:
         return routes
 
     def follow(self) -> None:
-        """Takes notice of the directory: lives that ended lose their connections, new ones get theirs."""
+        """Follows the directory: closes connections to incarnations that ended, and opens connections to new ones."""
         membership = self._directory.current()
         if membership is self._seen:
             return
@@ -106,13 +106,13 @@ class Fleet:
                 connection.fail(WorkerLost(text, peer=peer.name))
 
     def wait(self, events: int, timeout_s: float) -> int:
-        """The number of events, as soon as it is not `events`, or after `timeout_s` seconds."""
+        """Waits until the number of events differs from `events`, at most `timeout_s` seconds. Returns the number."""
         with self._changed:
             self._changed.wait_for(lambda: self.events != events, timeout_s)
             return self.events
 
     def give_up(self, routes: Routes) -> None:
-        """Units waited for a holder in vain: while nothing changes, no others do."""
+        """Notes that units waited for a holder in vain. While nothing changes, others need not wait."""
         self._hopeless = (routes.membership, routes.version)
 
     def is_hopeless(self, routes: Routes) -> bool:
@@ -142,7 +142,7 @@ class Fleet:
             self._tell()
 
     def lost(self, peer: Peer, connection: Connection, error: ColibriError) -> None:
-        """A connection has ended, for whatever reason."""
+        """Notes that a connection has ended, for whatever reason."""
         if isinstance(error, FrameError):
             self._happened.add(RoutingEvents(bad_replies=1))
         with self._lock:
@@ -155,14 +155,14 @@ class Fleet:
             self._start_keeper(peer)
 
     def eject(self, peer: Peer, why: str = SILENT) -> None:
-        """It let a deadline pass, or lost hedge after hedge."""
+        """Ejects a worker that let a deadline pass, or lost one hedge after another."""
         with self._lock:
             if self._eject(peer, why):
                 self._announce()
                 self._start_keeper(peer)
 
     def lost_hedge(self, peer: Peer) -> None:
-        """Another worker was faster than this one."""
+        """Notes that another worker was faster than this one."""
         with self._lock:
             out_of_line = peer.health.lost_hedge()
         if out_of_line:
@@ -178,7 +178,7 @@ class Fleet:
                 self._announce()
 
     def compare(self) -> None:
-        """One round of looking for workers far slower than the others, by what was measured since the last one."""
+        """Looks for workers far slower than the others, by what was measured since the last look."""
         with self._lock:
             ready = [peer for peer in self._peers.values() if _rank(peer) == READY]
             for peer in ready:
@@ -200,7 +200,7 @@ class Fleet:
     # For keepers
 
     def next_job(self, peer: Peer) -> Job | None:
-        """None: nothing is left to do, and the keeper must end."""
+        """Returns what to do for a worker. None: nothing is left to do, and the calling thread must end."""
         with self._lock:
             if not self.closed and not peer.over.is_set():
                 if peer.connection is None:
@@ -212,7 +212,7 @@ class Fleet:
             return None
 
     def probe_target(self, peer: Peer) -> tuple[int, int, int] | None:
-        """(layer, expert, epoch) of an expert that the worker holds now."""
+        """Returns (layer, expert, epoch) of an expert that the worker holds now, or None."""
         placement = self._directory.current().placement
         if peer.name not in placement.workers:
             return None
@@ -220,7 +220,7 @@ class Fleet:
         return (*held[0], placement.epoch) if held else None
 
     def usual_latency_s(self, peer: Peer) -> float:
-        """Of the other workers' smallest messages; 0: unknown."""
+        """Returns the median latency of the other workers' smallest messages, seconds; 0: unknown."""
         with self._lock:
             others = [other for other in self._peers.values() if other is not peer and not other.health.out]
         return quantile([value for other in others if (value := other.smallest_median())], 0.5)
@@ -232,11 +232,11 @@ class Fleet:
             return dict(self._peers)
 
     def conditions(self) -> dict[str, tuple[HealthState, str]]:
-        """State and reason of each worker alive: cheaper than `report`."""
+        """Returns state and reason of each live worker. Cheaper than `report`."""
         return {name: peer.condition() for name, peer in self.present().items()}
 
     def report(self) -> dict[str, WorkerHealth]:
-        """Each worker of the placement, and each alive."""
+        """Describes each worker that is in the placement or alive."""
         peers = self.present()
         why = "it is not among the workers that serve"
         lost = WorkerHealth(HealthState.LOST, 0, "", 0.0, 0.0, 0, why)
@@ -262,7 +262,7 @@ class Fleet:
     # Under the lock
 
     def _usual(self) -> dict[int, float]:
-        """Of the slowest of the workers in order, by message size: what a new one may be measured by at first."""
+        """Returns by message size the latency of the slowest worker in order: the first estimate for a new worker."""
         usual: dict[int, float] = {}
         for peer in self._peers.values():
             if not peer.health.out:

@@ -1,4 +1,4 @@
-"""The first words with a worker: both must speak one protocol and would compute the same bits."""
+"""Shake hands with a worker: both must speak the same protocol and would compute the same bits."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ _TLS_PROBE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class RouterIdentity:
-    """What a router shows its workers. pack_hash: empty when weights come from the checkpoint itself; others: the
-    expert_numerics_id of those workers, by name, that have another one (colibri.numerics_homes)."""
+    """What a router shows its workers.
+
+    pack_hash: empty if weights come from the checkpoint itself.
+    others: worker name -> its expert_numerics_id, where that differs (colibri.numerics_homes).
+    """
 
     router_name: str
     model_hash: str
@@ -41,9 +44,11 @@ def shake_hands(
 ) -> expert_pb2.HandshakeReply:
     """Asks the worker who it is and compares.
 
-    Raises NumericsMismatch when anything that decides bits or framing differs, naming both values; WorkerLost
-    when the worker cannot be reached, does not answer within `timeout_s`, or is another one, or another life
-    of it, than `endpoint` says; else the worker's own typed error.
+    Raises NumericsMismatch, naming both values, if anything that decides bits or framing differs. Raises WorkerLost
+    if the
+    worker cannot be reached, does not answer within `timeout_s`, or is not the worker and incarnation of
+    `endpoint`. Else
+    raises the worker's own typed error.
     """
     name = endpoint.name
     numerics = identity.numerics_of(name)

@@ -1,9 +1,11 @@
-"""When a worker is taken out of use, and when it comes back: rules without threads or clocks.
+"""Rules for taking a worker out of use and back. No threads, no clocks.
 
-HEALTHY -> SUSPECT -> EJECTED while it is far slower than the others, round after round; -> EJECTED at once when it
-lets a deadline pass, answers nonsense or loses hedge after hedge. EJECTED -> PROBING with its first good answer to a
-probe -> HEALTHY with the last of several in a row. A worker that nobody could stand in for is SUSPECT instead, and
-stays in use.
+HEALTHY -> SUSPECT -> EJECTED: it is far slower than the others, round after round.
+any -> EJECTED: it lets a deadline pass, answers nonsense, or loses hedge after hedge.
+EJECTED -> PROBING: its first good answer to a probe.
+PROBING -> HEALTHY: the last of several good answers in a row.
+
+A worker that no other could stand in for becomes SUSPECT instead of EJECTED, and stays in use.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ SLOW_FACTOR, SLOW_EXCESS_S = 4.0, 0.005
 
 
 def far_above(own_s: float, others_s: Sequence[float]) -> bool:
-    """Whether a median latency is out of line with the others'. Never without others."""
+    """Whether a median latency is far above those of the others, in seconds. False if there are no others."""
     if not others_s:
         return False
     usual = quantile(others_s, 0.5)
@@ -39,7 +41,7 @@ def far_above(own_s: float, others_s: Sequence[float]) -> bool:
 
 
 class Health:
-    """One life of a worker. Not thread-safe. `now`: seconds of a monotonic clock."""
+    """The health of one incarnation of a worker. `now`: seconds of a monotonic clock. Not thread-safe."""
 
     def __init__(self) -> None:
         self.state = HealthState.HEALTHY
@@ -55,11 +57,11 @@ class Health:
 
     @property
     def out(self) -> bool:
-        """Not to be used where another holder can be."""
+        """Whether it must not be used while another holder can be."""
         return self.state in (HealthState.EJECTED, HealthState.PROBING)
 
     def eject(self, now: float, replaceable: bool, why: str = "") -> bool:
-        """Out of use, if somebody can stand in. Whether that is new."""
+        """Takes it out of use if another worker can stand in. Returns whether it was in use."""
         self.reason = why
         self.lost_hedges = self._slow_rounds = 0
         if self.out:
@@ -78,12 +80,12 @@ class Health:
         return True
 
     def lost_hedge(self) -> bool:
-        """Another worker was faster. Whether it is time to eject."""
+        """Notes that another worker was faster. Returns whether to eject."""
         self.lost_hedges += 1
         return self.lost_hedges >= LOST_HEDGES
 
     def judged(self, slow: bool) -> bool:
-        """The outcome of one round of comparing workers. Whether it is time to eject."""
+        """Notes the outcome of one comparison with the other workers. Returns whether to eject."""
         if self.out:
             return False
         if slow:
@@ -97,7 +99,7 @@ class Health:
         return self._slow_rounds >= SLOW_ROUNDS
 
     def probed(self, good: bool, now: float) -> bool:
-        """The outcome of one probe. Whether the worker is back."""
+        """Notes the outcome of one probe. Returns whether the worker is back in use."""
         if not self.out:
             return False
         if not good:

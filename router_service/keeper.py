@@ -1,8 +1,4 @@
-"""Brings one worker into use: connects to it, and probes it while it is ejected.
-
-A thread per worker that needs it, which ends when it does not: so no worker waits behind another, and the hot path
-never connects.
-"""
+"""Bring one worker into use: connect to it, and probe it while it is ejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a worker's answers take, and what follows: when a message is late, and when it is lost.
+"""Measure how long a worker's answers take, and decide when a message is late and when it is lost.
 
 Kept for each worker by message size, in powers of two of its entries. Nothing here reads a clock.
 """
@@ -28,7 +28,7 @@ _COLD_ENTRIES = 32
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The smallest value with at least the share `q` at or below it; 0 of none."""
+    """Returns the smallest value with at least the share `q` of all values at or below it; 0 if there are none."""
     ordered = sorted(values)
     return ordered[math.ceil(q * (len(ordered) - 1))] if ordered else 0.0
 
@@ -60,8 +60,13 @@ class Window:
         self.deadline_after = math.inf
 
     def add(self, seconds: float, exact: bool) -> None:
-        """exact: the answer was waited for when it came. Otherwise it lay there, perhaps for long, and `seconds` is
-        only an upper bound: good for bounds, no evidence of slowness. Threads may race: a sample may get lost."""
+        """Adds an answer. Threads may race, so a sample may get lost.
+
+        seconds: from sending to the answer.
+        exact: a thread was waiting when the answer came. Otherwise it lay unread, perhaps for long, and `seconds` is
+            only an
+            upper bound: it counts for the bounds, but is no evidence of slowness.
+        """
         count = self.count
         self._measured[count & (SAMPLES - 1)] = seconds
         if exact:
@@ -75,32 +80,34 @@ class Window:
         return self._measured[: self.count]
 
     def last_exact(self, most: int) -> list[float]:
-        """Up to so many of the last exact ones, in no order."""
+        """Returns up to `most` of the last exact answers, in any order."""
         count = self.exact_count
         first = max(self._forgotten, count - min(most, EXACT_SAMPLES))
         return [self._exact[n % EXACT_SAMPLES] for n in range(first, count)]
 
     def median(self) -> float:
-        """Of the exact ones; 0 of too few."""
+        """Returns the median of the exact answers; 0 if there are too few."""
         exact = self.last_exact(EXACT_SAMPLES)
         return quantile(exact, 0.5) if len(exact) >= _ENOUGH else 0.0
 
     def forget_exact(self) -> None:
-        """What came before is no evidence any more. The count itself goes on: a thread that is just adding to it would
-        bring back what was forgotten."""
+        """Forgets the exact answers so far: they are no evidence any more.
+
+        The count goes on: a thread that is adding to it now would otherwise bring back what was forgotten.
+        """
         self._forgotten = self.exact_count
 
 
 class LatencyModel:
     """One worker's windows, by `entries.bit_length()`.
 
-    A size without enough answers is judged by the nearest smaller one, as if time grew with the entries, and at least
-    as a cold one; without a smaller one by the next larger one, which takes longer.
+    A size without enough answers is judged by the nearest smaller size, as if time grew with the entries, and at
+    least as
+    an unmeasured one; without a smaller size by the next larger one, which takes longer. Any thread may add to a
+    window or
+    read bounds; a lock protects what is measured over all sizes.
 
-    expected: 99th percentiles of workers like this one, by size, which are believed until it has answered often enough
-    itself.
-
-    Any thread may add to a window or read bounds. What is measured of all sizes belongs to a lock.
+    expected: 99th percentiles of similar workers by size, seconds; used until this one has answered often enough.
     """
 
     def __init__(self, policy: FailoverPolicy, expected: Mapping[int, float] | None = None) -> None:
@@ -114,12 +121,12 @@ class LatencyModel:
             self._bound_cold()
 
     def usual(self) -> dict[int, float]:
-        """99th percentile of each size that was measured, seconds."""
+        """Returns the 99th percentile of each size that was measured, seconds."""
         with self._lock:
             return dict(self._usual)
 
     def refresh(self, window: Window) -> None:
-        """Computes a size's bounds from its last answers; those of unmeasured sizes now and then."""
+        """Computes a size's bounds from its last answers, and now and then those of unmeasured sizes."""
         usual = quantile(window.measured(), 0.99)
         with self._lock:
             self._usual[window.size] = usual
@@ -132,11 +139,11 @@ class LatencyModel:
             window.forget_exact()
 
     def percentile(self, q: float) -> float:
-        """Over the answers of all sizes; 0 before any."""
+        """Returns a percentile over the answers of all sizes, seconds; 0 before any."""
         return quantile([value for window in self.windows for value in window.measured()], q)
 
     def _bound_cold(self) -> None:
-        """Under the lock."""
+        """Computes the bounds of unmeasured sizes. The caller holds the lock."""
         measured = self._usual
         cold = self._policy.deadline_cold_s
         for size, window in enumerate(self.windows):

@@ -1,4 +1,4 @@
-"""What a router knows of one life of a worker."""
+"""What a router knows of one incarnation of a worker."""
 
 from __future__ import annotations
 
@@ -21,11 +21,15 @@ _LASTING_S = 1.0
 
 
 class Peer:
-    """`connection`, `failure`, `tries` and `health` change under the fleet's lock; anyone may read them.
+    """`connection`, `failure`, `tries` and `health` change under the fleet's lock; any thread may read them.
 
-    failure: why there is no connection; tries: attempts to connect that have ended; failures: of them in a row;
-    retry_s: wait before the next; busy_until: it refused lately, for want of room; keeper: the thread that brings it
-    into use, if any; over: nobody needs this life any more.
+    failure: why there is no connection.
+    tries: attempts to connect that have ended.
+    failures: how many of them failed in a row.
+    retry_s: wait before the next attempt, seconds.
+    busy_until: until when a recent BUSY keeps hedges away.
+    keeper: the thread that connects and probes it, if any.
+    over: set once nobody needs this incarnation.
     """
 
     __slots__ = (
@@ -81,7 +85,7 @@ class Peer:
         self._connected_at = now
 
     def lose(self, error: ColibriError, now: float) -> None:
-        """The connection ended, or could not be made."""
+        """Notes that the connection ended, or could not be made."""
         connection, self.connection = self.connection, None
         self.failure = error
         if connection is not None:
@@ -93,7 +97,9 @@ class Peer:
         self.retry_s = min(max(2 * self.retry_s, _RETRY_S), _LONGEST_RETRY_S)
 
     def fresh_sizes(self, least: int) -> list[tuple[int, list[float]]]:
-        """Sizes of which at least so many answers came since the last call that named them, and those answers."""
+        """Returns (size, answers) for each message size with at least `least` answers since the last call that
+        returned it.
+        """
         found = []
         for size, window in enumerate(self.latency.windows):
             fresh = window.exact_count - self._judged_at[size]
@@ -103,15 +109,15 @@ class Peer:
         return found
 
     def median(self, size: int) -> float:
-        """Of the answers whose time is known; 0 of too few."""
+        """Returns the median of the answers whose time is known, seconds; 0 if there are too few."""
         return self.latency.windows[size].median()
 
     def smallest_median(self) -> float:
-        """Of the smallest messages that were measured; 0: of none."""
+        """Returns the median for the smallest message size that was measured, seconds; 0 if none was."""
         return next((value for window in self.latency.windows if (value := window.median())), 0.0)
 
     def forget_slowness(self) -> None:
-        """It answers well again: what was measured before is no evidence any more."""
+        """Forgets what was measured while it was slow: it answers well again."""
         self.latency.forget_exact()
         self._judged_at = [window.exact_count for window in self.latency.windows]
 
@@ -129,7 +135,7 @@ class Peer:
         )
 
     def condition(self) -> tuple[HealthState, str]:
-        """How it is, and why; the reason is empty while it is healthy."""
+        """Returns state and reason; the reason is empty while it is healthy."""
         health, failure = self.health, self.failure
         if self.connection is None and not health.out:
             if failure is None:

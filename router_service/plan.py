@@ -25,17 +25,18 @@ DIVIDED_ROWS = 16
 def plan_layer(gate: GateResult, owner: U32, workers: int) -> LayerPlan:
     """Plans one layer's batch. owner u32 [experts]: the worker that answers for each expert.
 
-    Rows whose `ok` is false are in no dispatch and have no terms. Workers without rows get no dispatch.
-    Raises InvalidInput when shapes disagree, or an expert or an owner is out of range.
+    Rows whose `ok` is false are in no dispatch and have no terms. Workers without rows get no dispatch. Raises
+    InvalidInput if shapes disagree, or an expert or an owner is out of range.
     """
     return plan_rows(gate, OwnerTable.of(owner, workers))
 
 
 def plan_rows(gate: GateResult, table: OwnerTable, turn: int = 0) -> LayerPlan:
-    """plan_layer with the layer's table made beforehand (the router keeps it per placement).
+    """Plans as plan_layer, with the layer's table made beforehand. The router keeps one table per placement.
 
-    turn: of this batch among others. A batch with fewer rows than DIVIDED_ROWS an expert goes by one line of the table,
-    so that nobody's expert is read by two; divided experts change hands between the batches.
+    turn: number of this batch. A batch with fewer than DIVIDED_ROWS rows per expert takes a single line of the
+        table, so
+        that no two workers read the same expert; divided experts then go to another worker from batch to batch.
     """
     experts = gate.experts
     if experts.ndim != 2 or experts.shape[1] == 0 or experts.shape != gate.weights.shape:

@@ -1,4 +1,4 @@
-"""The plan of a large batch by whole-array operations: time grows far slower than in plain Python."""
+"""Plan a large batch with whole-array operations: time grows far more slowly than in plain Python."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ Index = NDArray[np.intp]
 
 
 def plan_large(gate: GateResult, table: OwnerTable, line: int | None) -> LayerPlan:
-    """Same result as plan_small, whatever the size. line: of the table, for all rows; None: each row goes by its own.
-    Raises IndexError when an expert is out of range."""
+    """Plans with the same result as plan_small, for any size. Raises IndexError if an expert is out of range.
+
+    line: the table's line for all rows; None: each row takes its own.
+    """
     rows, k = gate.experts.shape
     live = np.flatnonzero(gate.ok)
     if len(live) == 0:
@@ -87,14 +89,14 @@ def _u32(values: Index) -> U32:
 
 
 def _starts(ends: Index) -> Index:
-    """[n] cumulative ends -> where each begins."""
+    """Returns where each part begins, given its cumulative ends [n]."""
     starts = np.zeros_like(ends)
     starts[1:] = ends[:-1]
     return starts
 
 
 def _changes(values: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """True where a value differs from the one before; the first always does."""
+    """True where a value differs from the one before. The first is always True."""
     changed = np.empty(len(values), dtype=np.bool_)
     changed[:1] = True
     np.not_equal(values[1:], values[:-1], out=changed[1:])
@@ -103,7 +105,7 @@ def _changes(values: NDArray[np.integer]) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class _ByWorker:
-    """The arrays of all dispatches, those of one worker after those of another."""
+    """The arrays of all dispatches, one worker after another."""
 
     group_expert: U32
     group_count: U32
@@ -117,7 +119,7 @@ class _ByWorker:
     unit_first_slot: U32
 
     def split(self, ends: list[list[int]]) -> tuple[Dispatch, ...]:
-        """ends: per dispatch (worker, entries end, groups end, units end, rows end)."""
+        """Cuts the arrays into dispatches. ends: per dispatch (worker, end of entries, of groups, of units, of rows)."""
         dispatches = []
         n0 = g0 = u0 = r0 = 0
         for worker, n, g, u, r in ends:

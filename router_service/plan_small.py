@@ -1,4 +1,4 @@
-"""The plan of a small batch in plain Python, which then costs less than NumPy's calls do."""
+"""Plan a small batch in plain Python, which is then cheaper than NumPy's calls."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from colibri.router_service.plan_types import Dispatch, LayerPlan, OwnerTable
 
 
 class Work:
-    """What one worker gets, as it is found, by row and slot. An entry is (expert, local row, slot, local unit,
-    weight)."""
+    """What one worker gets, collected by row and slot. An entry is (expert, local row, slot, local unit, weight)."""
 
     __slots__ = ("entries", "rows", "unit_first_slot", "unit_row", "unit_slots")
 
@@ -29,17 +28,19 @@ class Work:
         self.unit_slots.append(1)
 
     def extend_unit(self) -> None:
-        """By the next slot, whose entry is added next."""
+        """Extends the last unit by the next slot, whose entry is added next."""
         self.unit_slots[-1] += 1
 
     def add_entry(self, expert: int, slot: int, weight: float) -> None:
-        """To the unit begun last."""
+        """Adds an entry to the last unit."""
         self.entries.append((expert, len(self.rows) - 1, slot, len(self.unit_row) - 1, weight))
 
 
 def plan_small(gate: GateResult, table: OwnerTable, line: int | None) -> LayerPlan:
-    """Same result as plan_large, whatever the size. line: of the table, for all rows; None: each row goes by its own.
-    Raises IndexError when an expert is out of range."""
+    """Plans with the same result as plan_large, for any size. Raises IndexError if an expert is out of range.
+
+    line: the table's line for all rows; None: each row takes its own.
+    """
     owners, divided, turns = table.owners, table.divided, table.turns
     ok: list[bool] = gate.ok.tolist()
     weights: list[list[float]] = gate.weights.tolist()
@@ -85,7 +86,7 @@ def plan_small(gate: GateResult, table: OwnerTable, line: int | None) -> LayerPl
 
 
 def make_dispatch(worker: int, work: Work) -> Dispatch:
-    """The message of what was found for one worker."""
+    """Makes one worker's dispatch from what was collected for it."""
     work.entries.sort()
     groups: dict[int, int] = {}
     for entry in work.entries:

@@ -1,4 +1,4 @@
-"""The shape of a layer's plan: what each worker gets, and how its answers are merged."""
+"""The data of a layer's plan: what each worker gets, and how its answers are merged."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """The message of one worker: each row once, and the units it answers with.
+    """What one worker gets: each of its rows once, and the units that it answers with, ordered by (row, first slot).
 
-    worker: index into the placement's workers; rows u32 [R]: rows of the batch, ascending; batch: entries
-    sorted by expert, then row, their entry_row counting within `rows`; unit_row u32 [U]: row of the batch
-    of each unit; unit_first_slot u32 [U]. Units are ordered by (row, first slot).
+    worker: index into the placement's workers.
+    rows: u32 [R], rows of the layer's batch, ascending.
+    batch: entries sorted by expert, then row; entry_row is an index into `rows`.
+    unit_row: u32 [U], row of the layer's batch of each unit.
+    unit_first_slot: u32 [U].
     """
 
     worker: int
@@ -34,11 +36,10 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """Dispatches by ascending worker (but see replan.splice), and the arguments of Backend.merge for their results in
-    the same order.
+    """Dispatches by ascending worker (but see replan.splice), and Backend.merge's arguments for their results.
 
-    part, index u32 [T]: dispatch and unit of each term, by (row, first slot); row_offsets u32 [rows + 1]:
-    terms of each row; a row that is not ok has none.
+    part, index: u32 [T], dispatch of each term and unit within it, by (row, first slot).
+    row_offsets: u32 [rows + 1], where each row's terms begin. A row that is not ok has none.
     """
 
     dispatches: tuple[Dispatch, ...]
@@ -55,12 +56,15 @@ _ORDER = np.array([int(f"{row:0{_BITS}b}"[::-1], 2) for row in range(PARTS)])
 
 @dataclass(frozen=True, slots=True)
 class OwnerTable:
-    """What planning needs of one layer's placement, computed once per placement.
+    """Which worker answers for each expert of one layer, in the form that planning needs. Made once per placement.
 
-    turns: 1, or PARTS where an expert is divided: row r of a batch goes by line r % turns, or all rows by one line.
-    owner, position u16 or u32 [turns, experts]: worker of each expert, and rank of (worker, expert) among those that
-    occur; expert_at u32 [ranks]: its expert; owners: the first line as Python ints, NOBODY for a divided expert, whose
-    workers by line are in `divided`.
+    turns: number of lines: PARTS if an expert is divided, else 1. Row r takes line r % turns, or all rows take one
+        line.
+    owner: u16 or u32 [turns, experts], worker of each expert.
+    position: u16 or u32 [turns, experts], rank of (worker, expert) among the pairs that occur.
+    expert_at: u32 [ranks], expert of each rank.
+    owners: the first line as Python ints; NOBODY for a divided expert.
+    divided: expert -> its worker in each line.
     """
 
     workers: int
@@ -73,7 +77,7 @@ class OwnerTable:
 
     @staticmethod
     def of(owner: U32, workers: int) -> OwnerTable:
-        """owner u32 [experts], each below `workers`: nothing is divided. Raises InvalidInput."""
+        """Makes a table without divided experts. owner: u32 [experts], each below `workers`. Raises InvalidInput."""
         if owner.ndim != 1 or owner.dtype.kind not in "ui":
             raise InvalidInput("owner", "integers [experts]", f"{owner.dtype} {list(owner.shape)}")
         if len(owner) and (int(owner.min()) < 0 or int(owner.max()) >= workers):
@@ -82,7 +86,7 @@ class OwnerTable:
 
     @staticmethod
     def of_division(division: Division, workers: int) -> OwnerTable:
-        """Of each expert the workers that answer for it, with their parts (colibri.row_division)."""
+        """Makes a table from the workers that answer for each expert, with their parts (colibri.row_division)."""
         first = np.array([names[0][0] for names in division], np.intp)
         divided = {}
         for expert, names in enumerate(division):

@@ -9,14 +9,16 @@ from colibri.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class FailoverPolicy:
-    """failover: units of a lost, late or refused message are sent again, to another holder of their experts; off:
-    each failure is its rows' own. hedge: a late message is also sent to a second holder, and the first valid answer
-    wins.
+    """What to do about late, lost and refused messages. Raises ConfigError for a value out of range.
 
-    hedge_budget: hedges per message sent, 0 to 1; hedge_burst: hedges that may be saved up; hedge_floor_s: no message
-    is late earlier. deadline_floor_s, deadline_ceiling_s: bounds of the time that an answer is given, whatever was
-    measured; deadline_cold_s: that time before enough was measured. wait_for_holder_s: how long units wait for a
-    worker that holds their expert, when none lives. All in seconds. Raises ConfigError for a value out of range.
+    failover: send the units of a failed message again, to another holder of their experts; off: their rows fail.
+    hedge: send a late message also to a second holder; the first valid answer wins.
+    hedge_budget: hedges per message sent, 0 to 1.
+    hedge_burst: hedges that may be saved up.
+    hedge_floor_s: no message counts as late sooner, seconds.
+    deadline_floor_s, deadline_ceiling_s: bounds of the time given to an answer, whatever was measured, seconds.
+    deadline_cold_s: that time before enough was measured, seconds.
+    wait_for_holder_s: how long units wait for a worker that holds their expert when none lives, seconds.
     """
 
     failover: bool = True

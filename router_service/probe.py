@@ -1,4 +1,4 @@
-"""One question to a worker that is out of use: a row of zeros for one expert that it holds."""
+"""Probe a worker that is out of use: send a row of zeros to one expert that it holds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def probe(
     timeout_s: float,
     clock: Clock,
 ) -> float | None:
-    """Seconds until a right answer came; None when none did within `timeout_s`, or a refusal."""
+    """Returns the seconds until a right answer came; None after `timeout_s` seconds, a refusal or a wrong answer."""
     header = Header(
         kind=expert_pb2.FRAME_KIND_FORWARD,
         correlation_id=correlation_id,

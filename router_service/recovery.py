@@ -1,8 +1,11 @@
-"""What an exchange does once a message is late, lost or refused: only the units without an answer are sent again.
+"""Finish an exchange after a message was late, lost or refused: send only the unanswered units again.
 
-Each task is looked at in turn, without waiting, until all are settled: a late message is hedged; one past its deadline
-is given to another holder, and may still win; a failed one goes to another holder; and where none is left, the units
-wait for the directory to name one. In between, waits are slices so short that no message hides another.
+Each task is looked at without waiting, again and again, until all are settled:
+* a late message is hedged;
+* a message past its deadline goes to another holder, and may still win;
+* a failed message goes to another holder;
+* if no holder is left, the units wait until the directory names one.
+In between, waits are slices so short that no message delays another.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ _RETRY_AFTER_S = 1.0
 
 
 class Recovery:
-    """Settles all tasks of an exchange. `entered`: memberships that it came to use; whoever made it leaves them."""
+    """Settles all tasks of an exchange. `entered`: memberships that it began to use; the caller must leave them."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -59,14 +62,14 @@ class Recovery:
     # One look at a task
 
     def _look(self, tasks: list[Task]) -> bool:
-        """Looks at each of them. Whether all are settled."""
+        """Looks at each task. Returns whether all are settled."""
         settled = True
         for task in tasks:
             settled = self._advance(task) and settled
         return settled
 
     def _advance(self, task: Task) -> bool:
-        """Whether the task is settled now."""
+        """Returns whether the task is settled now."""
         if task.settled:
             return True
         if task.message is not None:
@@ -142,7 +145,7 @@ class Recovery:
         self._split(task, routes, found, hedge=True)
 
     def _overdue(self, task: Task, now: float) -> None:
-        """The time of a message is over. Another holder gets its units; what comes first counts."""
+        """Gives the units of an overdue message to another holder. The first answer counts."""
         message, context = task.message, self._context
         if message is None:
             return
@@ -164,7 +167,7 @@ class Recovery:
                 self._split(task, routes, found, hedge=False)
 
     def _send_again(self, task: Task) -> None:
-        """Nothing is under way for the task: it goes to whoever holds its experts, or waits."""
+        """Sends a task that has nothing in flight to the holders of its experts, or lets it wait."""
         now, waiting = self._clock(), task.waiting
         if (
             waiting is not None
@@ -214,7 +217,7 @@ class Recovery:
     # Nobody
 
     def _wait(self, task: Task, routes: Routes, seen: int, now: float) -> None:
-        """Nobody can answer now: until when there is hope, or why there is none."""
+        """Notes until when a task that nobody can answer may hope, or fails it with the reason."""
         policy, fleet = self._context.policy, self._fleet
         if task.waiting is None:
             patience = policy.wait_for_holder_s if policy.failover else self._context.connect_s
@@ -246,7 +249,7 @@ class Recovery:
             self._context.happened.add(RoutingEvents(waits_for_holder=1))
 
     def _hopeless(self, task: Task, routes: Routes, holders: list[int]) -> ColibriError | None:
-        """Why waiting is no use, if so: every holder refuses this router, or it is closed."""
+        """Returns why waiting is useless, if it is: every holder refuses this router, or the router is closed."""
         failures = []
         if self._fleet.closed:
             name = routes.placement.workers[holders[0]]
@@ -279,7 +282,7 @@ class Recovery:
     # Helpers
 
     def _routes(self) -> Routes:
-        """By the newest membership, which this exchange then uses until its end."""
+        """Returns the routes by the newest membership, which this exchange then uses until its end."""
         exchange, directory = self._exchange, self._context.directory
         if directory.current() is not exchange.membership:
             exchange.membership = membership = directory.enter()
@@ -302,7 +305,7 @@ class Recovery:
         return task.is_barred(connection, routes.membership, now)
 
     def _pause(self, events: int) -> None:
-        """Until something may have happened."""
+        """Waits until something may have happened."""
         flights = [flight for task in self._exchange.tasks if not task.settled for flight in task.flights()]
         now = self._clock()
         if flights:
@@ -328,7 +331,7 @@ class Recovery:
         return times
 
     def _expire(self) -> None:
-        """The caller's time is over."""
+        """Fails all tasks: the caller's time is over."""
         for task in self._exchange.tasks:
             if task.settled:
                 continue

@@ -1,5 +1,6 @@
-"""RemoteExecutor: the dispatches of a layer over the workers' streams, with all that keeps a failing worker from
-failing a request."""
+"""RemoteExecutor: sends a layer's dispatches over the workers' streams, and keeps a failing worker from failing a
+request.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +47,13 @@ _WATCH_S, _COMPARE_S = 0.1, 0.2
 class RemoteExecutor:
     """An ExpertExecutor (colibri.router_service.executor) over gRPC workers.
 
-    Messages carry (correlation id, attempt), and an answer counts for one attempt once. A thread follows the
-    directory: connections to workers that are gone end, so that whoever waits for them knows at once, and new workers
-    are connected before they are needed. The handshake refuses a worker whose expert_numerics_id is not the one it is
-    to have, and all holders of an expert have one (colibri.numerics_homes): so any of them may stand in for any other.
+    Each message carries (correlation id, attempt), and each attempt counts one answer. A thread follows the
+    directory: it
+    ends connections to workers that are gone, so that waiting threads learn of it at once, and connects new workers
+    before
+    they are needed. The handshake refuses a worker with the wrong expert_numerics_id. All holders of an expert have
+    the
+    same id (colibri.numerics_homes), so any of them may stand in for another.
     """
 
     def __init__(
@@ -89,8 +93,10 @@ class RemoteExecutor:
         return self._limits.max_rows
 
     def connect(self) -> Mapping[str, ColibriError]:
-        """Waits until every worker alive is connected, or an attempt to connect to it has failed. Returns the errors by
-        worker: empty when all shook hands."""
+        """Waits until every live worker is connected, or an attempt to connect to it has failed.
+
+        Returns the errors by worker; empty if all shook hands.
+        """
         self._fleet.follow()
         until = self._clock() + self._connect_s + 1.0
         failures: dict[str, ColibriError] = {}
@@ -103,7 +109,7 @@ class RemoteExecutor:
         return failures
 
     def table(self, layer: int, membership: Membership) -> OwnerTable:
-        """See ExpertExecutor.table: colibri.router_service.routing.owners says whose expert is whose."""
+        """See ExpertExecutor.table; colibri.router_service.routing decides who answers."""
         return self._fleet.routes(membership).table(layer)
 
     def run(
@@ -146,7 +152,7 @@ class RemoteExecutor:
         return self._times.snapshot()
 
     def routing(self) -> RoutingStats:
-        """What the router did about its workers, since the start."""
+        """Returns what the router did about its workers since the start."""
         times, happened = self._times.snapshot(), self._happened.snapshot()
         rows = [peer.rows_sent for peer in self._fleet.present().values()]
         return RoutingStats(
@@ -165,7 +171,7 @@ class RemoteExecutor:
         )
 
     def workers(self) -> Mapping[str, WorkerHealth]:
-        """Each worker of the placement, and each alive, as the router sees it."""
+        """Describes each worker that is in the placement or alive, as the router sees it."""
         return self._fleet.report()
 
     def close(self) -> None:

@@ -1,9 +1,11 @@
-"""Units that must be sent again, elsewhere: pure functions.
+"""Plan the units that must be sent again. Pure functions.
 
-A failed dispatch's units become the rows of a plan of their own: whichever workers now hold their experts answer for
-them, and a folded unit whose experts lie apart is split. `splice` then puts those answers where the failed ones were
-in the layer's plan. A folded unit is a prefix 0..j of a row's slots, so its pieces are neighbours in slot order, and
-one merge over the spliced plan adds the very same terms in the very same order as ever.
+The units of a failed dispatch become the rows of a new plan. Whichever workers hold their experts now answer for
+them;
+a folded unit is split if no single worker holds all its experts. `splice` puts these answers where the failed ones
+were in the layer's plan. A folded unit is a prefix 0..j of a row's slots, so its pieces are neighbours in slot
+order,
+and one merge over the spliced plan adds the same terms in the same order.
 """
 
 from __future__ import annotations
@@ -17,9 +19,13 @@ from colibri.router_service.plan_types import Dispatch, LayerPlan
 
 
 def replan(dispatch: Dispatch, owner: Mapping[int, int]) -> LayerPlan:
-    """The units of `dispatch`, sent to `owner` of each expert. The plan's rows are the units; its dispatches, by
-    ascending worker, hold rows of the batch as all others do. An owner may be NOBODY: those units wait in a dispatch to
-    it."""
+    """Plans the units of `dispatch` anew.
+
+    owner: expert -> worker, or NOBODY: its units then wait in a dispatch to NOBODY.
+
+    Returns a plan whose rows are the units. Its dispatches, by ascending worker, hold rows of the batch like all
+    others.
+    """
     batch = dispatch.batch
     experts = np.repeat(batch.group_expert, batch.group_count).tolist()
     slots_of_unit: list[list[tuple[int, int, float]]] = [[] for _ in range(len(dispatch.unit_row))]
@@ -58,8 +64,12 @@ def replan(dispatch: Dispatch, owner: Mapping[int, int]) -> LayerPlan:
 
 
 def splice(plan: LayerPlan, replaced: Mapping[int, LayerPlan]) -> LayerPlan:
-    """`plan` with some dispatches, by number, replaced by plans over their units. The dispatches of a replacement stand
-    where the replaced one stood, so that there may be several to one worker."""
+    """Returns `plan` with some of its dispatches replaced by plans over their units.
+
+    replaced: number of a dispatch -> the plan in its place. Its dispatches stand where the replaced one stood, so
+        one
+        worker may have several.
+    """
     if not replaced:
         return plan
     dispatches: list[Dispatch] = []

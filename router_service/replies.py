@@ -1,4 +1,4 @@
-"""What a worker's answer means: a result, or a typed error with its retry advice."""
+"""Read a worker's answer: a result, or a typed error with its retry advice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPLY_KINDS = frozenset((expert_pb2.FRAME_KIND_RESULT, *REFUSALS))
 
 
 def outcome(reply: Frame, peer: str) -> PartResult | ColibriError:
-    """The meaning of a validated answer."""
+    """Returns the result or the error that a validated answer holds."""
     header = reply.header
     if header.kind != expert_pb2.FRAME_KIND_RESULT:
         return refusal(header, peer)
@@ -32,8 +32,7 @@ def outcome(reply: Frame, peer: str) -> PartResult | ColibriError:
 
 
 def refusal(header: Header, peer: str) -> ColibriError:
-    """The typed error of an answer other than RESULT; the worker's advice decides whether a retry can
-    help."""
+    """Returns the typed error of an answer other than RESULT. The worker's advice decides whether a retry can help."""
     cls = REFUSALS[header.kind]
     text = header.error_message or expert_pb2.FrameKind.Name(expert_pb2.FrameKind.ValueType(header.kind))
     after = header.retry_after_us * 1e-6 if header.retry_after_us else None

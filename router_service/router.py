@@ -34,7 +34,11 @@ _ROW_DTYPES = {ComputeMode.FP32: np.dtype(np.float32), ComputeMode.BF16: np.dtyp
 
 @dataclass(frozen=True, slots=True)
 class MoeResult:
-    """rows fp32 [rows, hidden]: merged, without the residual, zero for failed rows; failed: row -> why."""
+    """The output of one layer.
+
+    rows: fp32 [rows, hidden], merged, without the residual; zero for failed rows.
+    failed: row -> why it failed.
+    """
 
     rows: F32
     failed: Mapping[int, ColibriError]
@@ -42,8 +46,11 @@ class MoeResult:
 
 
 class MoeRouter:
-    """Thread-safe. `gates`: one per layer, [experts, hidden]; the placement in use is read once per call,
-    so that a new one takes effect at a layer boundary."""
+    """Computes MoE layers. Reads the placement once per call, so a new one takes effect at a layer boundary.
+    Thread-safe.
+
+    gates: one per layer, [experts, hidden].
+    """
 
     def __init__(
         self,
@@ -80,15 +87,19 @@ class MoeRouter:
         self._turns = count()
 
     def gate(self, layer: int, x: Array) -> GateResult:
-        """x [rows, hidden] in the mode's row dtype (fp32, or bf16 as uint16). Raises InvalidInput."""
+        """Chooses the experts of each row. Raises InvalidInput.
+
+        x: [rows, hidden] in the mode's row dtype (fp32, or bf16 as uint16).
+        """
         self._check(layer, x)
         return self._backend.gate(x, self._gates[layer], self.top_k, self.precision)
 
     def forward(self, layer: int, x: Array, deadline: Deadline | None = None, priority: int = 0) -> MoeResult:
-        """x as in `gate`: rows after the layer's second norm. Raises InvalidInput; all else fails single
-        rows.
+        """Computes one layer. Raises InvalidInput; any other failure fails single rows.
 
-        More rows than the executor takes at once go in several exchanges, one after another.
+        x: as in `gate`, the rows after the layer's second norm. If there are more than the executor takes at once,
+            several
+            exchanges follow one another.
         """
         self._check(layer, x)
         deadline = deadline or Deadline()
@@ -116,13 +127,15 @@ class MoeRouter:
         return self._loads.snapshot()
 
     def exchange_times(self) -> ExchangeTimes:
-        """The executor's share of them."""
+        """Returns the executor's part of these times."""
         return self._executor.times()
 
     def _exchange(
         self, layer: int, x: Array, first: int, membership: Membership, deadline: Deadline, priority: int
     ) -> MoeResult:
-        """`first`: number of x's first row in the caller's batch; failed rows count as there."""
+        """Computes a part of the caller's batch. first: number of x's first row there; failed rows are numbered
+        likewise.
+        """
         placement = membership.placement
         self._check_placement(placement)
         t0 = time.perf_counter()
@@ -176,8 +189,10 @@ def _failed_rows(
     plan: LayerPlan,
     results: Sequence[PartResult | ColibriError],
 ) -> dict[int, ColibriError]:
-    """Rows without a valid sum, each with its first reason: a bad row, then the lowest worker's. `first` is
-    added to row numbers."""
+    """Returns the rows without a valid sum, each with its first reason: a bad row, then the lowest worker's error.
+
+    first: added to row numbers.
+    """
     failed: dict[int, ColibriError] = {}
     if not gate.ok.all():
         for row in (np.flatnonzero(~gate.ok) + first).tolist():

@@ -1,4 +1,4 @@
-"""Who answers for each expert now: the placement's holders, by what is known of the workers."""
+"""Choose who answers for each expert now: the placement's holders, by what is known of the workers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ READY, EJECTED, UNCONNECTED, ABSENT = range(4)
 
 
 def division(placement: Placement, layer: int, ranks: Sequence[int]) -> Division:
-    """Of each expert who answers for how much of it: as the placement has it where all of those are in order. Otherwise
-    holders of the best rank, evenly by load, or by number where loads are not known: what a lost worker leaves is
-    shared by all, not borne by the next."""
+    """Returns who answers for each expert, and for how much of it.
+
+    That is the placement's own division if all its workers are in order. Otherwise holders of the best rank share
+    evenly,
+    by load, or by number if loads are unknown. So all share the load of a lost worker, instead of the next one
+    alone.
+    """
     planned = placement.division(layer)
     if all(ranks[worker] == READY for expert in planned for worker, _ in expert):
         return planned
@@ -31,7 +35,7 @@ def division(placement: Placement, layer: int, ranks: Sequence[int]) -> Division
 def stand_ins(
     placement: Placement, layer: int, experts: Sequence[int], usable: Callable[[int], int | None]
 ) -> dict[int, int]:
-    """expert -> the usable holder of the best rank, or NOBODY. usable: a worker's rank, or None."""
+    """Returns expert -> the usable holder of the best rank, or NOBODY. usable: gives a worker's rank, or None."""
     found = {}
     for expert in experts:
         best = NOBODY, ABSENT
@@ -44,11 +48,11 @@ def stand_ins(
 
 
 class Routes:
-    """One state of the workers, seen through one membership. Never changes, but that tables are made when first
-    asked for.
+    """One state of the workers, seen through one membership. Immutable, except that tables are made when first asked
+    for.
 
-    peers: by the placement's worker index, None: not alive; replaceable: whether another ready worker holds some of
-    its experts.
+    peers: by the placement's worker index; None: not alive.
+    replaceable: by worker, whether another ready worker holds some of its experts.
     """
 
     __slots__ = ("_tables", "membership", "peers", "placement", "ranks", "replaceable", "version")

@@ -28,7 +28,7 @@ _OVERHEAD_BYTES = 64 << 10
 
 
 def max_message_bytes(hidden: int, max_rows: int) -> int:
-    """gRPC message limit of a server of this service, and of its clients."""
+    """Returns the gRPC message limit for a server of this service and for its clients."""
     return max_rows * (hidden * 4 + 256) + _OVERHEAD_BYTES
 
 
@@ -106,7 +106,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
     def _forward(
         self, request: router_pb2.ForwardRequest, x: F32, context: grpc.ServicerContext
     ) -> MoeResult:
-        """Raises the first error that is no bad row's."""
+        """Computes the request. Raises the first error that does not concern a single bad row."""
         deadline = deadline_of(context)
 
         def compute(first: int, end: int) -> MoeResult:
@@ -162,7 +162,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
 
 
 def _statuses(rows: int, bad: Iterable[int]) -> list[router_pb2.RowStatus.ValueType]:
-    """Empty when no row is bad."""
+    """Returns a status per row; empty if no row is bad."""
     marked = set(bad)
     if not marked:
         return []

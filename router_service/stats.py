@@ -1,4 +1,4 @@
-"""Where a layer's time goes: sums kept cheaply, read as snapshots by benchmarks and status pages."""
+"""Measure where a layer's time goes: cheap sums, which benchmarks and status pages read as snapshots."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from typing import Generic, TypeVar
 
 @dataclass(slots=True)
 class RouterTimes:
-    """Sums over the layers done. Seconds; `exchange_s` is the executor's whole share. differing_rows: for which
-    fp32 logits would have chosen other experts, in whatever slot, than a narrower precision did."""
+    """Sums over all layers computed, in seconds.
+
+    exchange_s: the executor's whole share.
+    differing_rows: rows for which fp32 logits would have chosen other experts, in any slot, than a narrower gate
+        did.
+    """
 
     layers: int = 0
     rows: int = 0
@@ -28,11 +32,12 @@ class RouterTimes:
 
 @dataclass(slots=True)
 class ExchangeTimes:
-    """Sums over the messages of an executor. Seconds and bytes.
+    """Sums over an executor's messages, in seconds and bytes.
 
-    write_s: from the first row copied to the last message handed to its link; wait_s: from there to the
-    last answer. worker_queue_s, worker_compute_s: as the workers reported. late_replies: answers that
-    nobody waited for any more.
+    write_s: from copying the first row to handing the last message to its link.
+    wait_s: from there to the last answer.
+    worker_queue_s, worker_compute_s: as the workers reported.
+    late_replies: answers that nobody waited for any more.
     """
 
     exchanges: int = 0
@@ -49,7 +54,7 @@ class ExchangeTimes:
 
 @dataclass(slots=True)
 class RoutingEvents:
-    """Sums over what went wrong and what was done about it; see RoutingStats."""
+    """Counts of what went wrong and what was done about it; see RoutingStats."""
 
     failovers: int = 0
     timeouts: int = 0
@@ -63,11 +68,11 @@ class RoutingEvents:
 
 @dataclass(frozen=True, slots=True)
 class RoutingStats:
-    """Sums since the start, as colibri.v1.RoutingInfo has them.
+    """Sums since the start, as in colibri.v1.RoutingInfo.
 
-    failovers: messages sent again because a worker was lost, refused, late or answered nonsense; timeouts: of them,
-    those without an answer within the adaptive deadline. balance: largest over mean of the rows sent per live worker,
-    0 before any.
+    failovers: messages sent again because a worker was lost, refused, was late or answered nonsense.
+    timeouts: how many of these had no answer within the adaptive deadline.
+    balance: largest over mean of the rows sent per live worker; 0 before any.
     """
 
     exchanges: int = 0
@@ -85,8 +90,14 @@ class RoutingStats:
 
 
 class HealthState(enum.Enum):
-    """A worker as the router sees it. SUSPECT: used, but watched; EJECTED: not used while another holder lives;
-    PROBING: still not used, but it answers probes; LOST: no connection; UNKNOWN: none was tried yet."""
+    """The state of a worker as the router sees it.
+
+    SUSPECT: used, but watched.
+    EJECTED: not used while another holder lives.
+    PROBING: still not used, but it answers probes.
+    LOST: no connection.
+    UNKNOWN: none was tried yet.
+    """
 
     HEALTHY = "healthy"
     SUSPECT = "suspect"
@@ -98,9 +109,14 @@ class HealthState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerHealth:
-    """incarnation: 0 when it is not alive; link: "grpc", "shared-memory", or empty without a connection; latencies
-    in seconds of its last answers, 0 before any; rows_sent: since the start; reason: of the state, empty while it is
-    healthy."""
+    """How the router sees one worker.
+
+    incarnation: 0 if it is not alive.
+    link: "grpc", "shared-memory", or empty without a connection.
+    latencies: of its last answers, seconds; 0 before any.
+    rows_sent: since the start.
+    reason: for its state; empty while it is healthy.
+    """
 
     state: HealthState
     incarnation: int
@@ -132,6 +148,6 @@ class Recorder(Generic[Times]):
 
 
 def minus(a: Times, b: Times) -> Times:
-    """Field by field: what happened between the snapshots `b` and `a`."""
+    """Subtracts field by field: what happened between the snapshots `b` and `a`."""
     change: Times = type(a)(*(getattr(a, f.name) - getattr(b, f.name) for f in fields(a)))
     return change

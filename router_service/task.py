@@ -1,4 +1,4 @@
-"""One dispatch on its way to an answer, with whatever is done about it meanwhile."""
+"""One dispatch on its way to an answer, with all that is done about it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Bar = float | Membership | None
 
 
 class Split:
-    """A task's units on their way elsewhere. hedge: because what was sent first is late, not because it failed."""
+    """A task's units on their way elsewhere. hedge: because the first message is late, not because it failed."""
 
     __slots__ = ("hedge", "plan", "tasks")
 
@@ -30,12 +30,18 @@ class Split:
 
 
 class Task:
-    """Settled once it has `result`, or `other` is settled in its place, or `error` is final.
+    """One dispatch, and what was sent for it. Settled once it has `result`, or `other` is settled, or `error` is
+    final.
 
-    message: under way now, to `peer` over `connection`; hedge_at, deadline_at: when it is late, and when lost; window:
-    where its time is noted. error: why the last message failed. barred: connections that were tried; busy: refusals for
-    want of room. root: the task of the layer's plan that it stands in for, None: itself; attempts: messages sent for a
-    root, all in all. spare: the task whose late message this one hedges.
+    message: in flight now, to `peer` over `connection`.
+    hedge_at, deadline_at: when it counts as late, and when as lost.
+    window: where its time is noted.
+    error: why the last message failed.
+    barred: connections that were tried.
+    busy: refusals for lack of room.
+    root: the task of the layer's plan that it stands in for; None: itself.
+    attempts: messages sent for a root in all.
+    spare: the task whose late message this one hedges.
     """
 
     # Most tasks need little of this: what is not set costs them nothing.
@@ -76,13 +82,13 @@ class Task:
 
     @property
     def failed(self) -> bool:
-        """Whether some of its units have no answer, though it is settled."""
+        """Whether some of its units have no answer although it is settled."""
         if self.result is not None:
             return False
         return self.other is None or any(child.failed for child in self.other.tasks)
 
     def flights(self) -> Iterator[Task]:
-        """This task and those below it that have a message under way."""
+        """Yields this task and those below it that have a message in flight."""
         if self.message is not None:
             yield self
         if self.other is not None:
@@ -90,7 +96,7 @@ class Task:
                 yield from child.flights()
 
     def drop(self) -> None:
-        """Nobody needs what is under way for it any more."""
+        """Abandons what is in flight for it: nobody needs it any more."""
         for task in list(self.flights()):
             if task.message is not None:
                 task.connection.abandon(task.message)
@@ -98,8 +104,12 @@ class Task:
 
 
 class Waiting:
-    """A task that nobody can answer now. until: when it gives up; seen: the fleet's events when it last looked;
-    again_at: when a busy worker may be asked again."""
+    """A task that nobody can answer now.
+
+    until: when it gives up.
+    seen: the fleet's number of events when it last looked.
+    again_at: when a busy worker may be asked again.
+    """
 
     __slots__ = ("again_at", "seen", "until")
 
@@ -110,7 +120,7 @@ class Waiting:
 
 
 def gather(plan: LayerPlan, tasks: list[Task]) -> Answers:
-    """What became of a plan whose tasks are all settled."""
+    """Returns the answers of a plan whose tasks are all settled."""
     replaced = {}
     results: list[PartResult | ColibriError] = []
     for number, task in enumerate(tasks):
