@@ -35,30 +35,38 @@ LIMITS = FrameLimits(LAYERS, EXPERTS, 2, 4, "fp32", 64)
 
 
 def latency() -> Round:
-    model = LatencyModel(FailoverPolicy())
+    """A model is new every other millisecond: what its threads change goes on only until all sizes are measured."""
+    shared = [LatencyModel(FailoverPolicy())]
 
     def adds(seed: int) -> Callable[[], None]:
         draw = random.Random(seed)
 
         def add() -> None:
-            window = model.windows[draw.randrange(len(model.windows))]
+            windows = shared[0].windows
+            window = windows[draw.randrange(len(windows))]
             for _ in range(17):
                 window.add(draw.random() * 1e-3, draw.random() < 0.5)
 
         return add
 
     def read() -> None:
+        model = shared[0]
         assert all(0.0 < usual < 1.0 for usual in model.usual().values())
         model.percentile(0.99)
         assert all(window.deadline_after > 0 for window in model.windows)
 
+    def renew() -> None:
+        time.sleep(0.002)
+        shared[0] = LatencyModel(FailoverPolicy())
+
     def check() -> None:
+        model = shared[0]
         for size in model.usual():
             assert math.isfinite(model.windows[size].deadline_after)
         model.forget_exact()
         assert not any(window.last_exact(64) for window in model.windows)
 
-    return Round([adds(1), adds(2), adds(3), read, model.forget_exact], check)
+    return Round([adds(1), adds(2), adds(3), read, renew, lambda: shared[0].forget_exact()], check)
 
 
 def membership(epoch: int, draw: random.Random) -> Membership:

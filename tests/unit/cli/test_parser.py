@@ -118,6 +118,10 @@ def test_nearest_says_nothing_where_nothing_is_near() -> None:
         (["bench", "decode", "--model", "m"], "; the model stands alone: colibri bench decode MODEL"),
         (["generate", "m", "--max-new-tokens", "3"], "; did you mean '--max-tokens'?"),
         (["serve", "m", "--tensor-parallel-size=2"], "; did you mean '--workers'?"),
+        (["serve", "m", "--gpus=2"], "; did you mean '--device'?"),
+        (["serve", "m", "--cert=x"], "; did you mean '--tls-cert'?"),
+        (["generate", "m", "-n", "3"], "; did you mean '--n'?"),
+        (["gen"], "; did you mean 'generate'?"),
         (["version"], "; did you mean '--version'?"),
         (["help"], "; did you mean '--help'?"),
         (["list"], "; did you mean 'status'?"),
@@ -128,6 +132,24 @@ def test_words_of_other_programs_lead_to_ours(
     capsys: pytest.CaptureFixture[str], argv: list[str], near: str
 ) -> None:
     assert near in refused(capsys, *argv)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["generate", "m", "--verbose"],
+        ["serve", "m", "--quiet"],
+        ["serve", "m", "--debug"],
+        ["serve", "m", "--password", "x"],
+        ["serve", "m", "--seed", "1"],
+        ["generate", "m", "-p", "hi"],
+        ["generate", "m", "--stream"],
+        ["foo"],
+    ],
+)
+def test_what_means_nothing_here_gets_no_hint(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    """Neither the dashes nor a few letters in common make two options alike."""
+    assert "did you mean" not in refused(capsys, *argv)
 
 
 def test_every_hint_names_something_that_exists() -> None:
