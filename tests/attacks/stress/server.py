@@ -1,4 +1,4 @@
-"""What the calls of a server share: places, refusals, health, the lane of large calls, the log, confined processes."""
+"""What the calls of a server share: places, refusals, health, turns, the log, confined processes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 
 from grpc_health.v1 import health_pb2
 
-from colibri.coordinator.lane import Lane
 from colibri.deadline import Deadline
-from colibri.errors import Busy, DeadlineExpired, InvalidInput, Unauthenticated
+from colibri.errors import Busy, Cancelled, DeadlineExpired, InvalidInput, Unauthenticated
 from colibri.log_writer import LogWriter
 from colibri.models.plain_tokenizer import write_plain_tokenizer
 from colibri.models.tokenizer import Tokenizer
 from colibri.rpc.health import Health
 from colibri.rpc.places import Bounds, Places, Wait
 from colibri.rpc.refusals import Refusals
+from colibri.rpc.turns import Turns, Waiter
 from tests.attacks.stress.case import Case, Round
 from tests.attacks.stress.model import scratch
 
@@ -134,24 +134,33 @@ def health() -> Round:
     return Round([change, check_, watch, watch], wake=wake)
 
 
-def lane() -> Round:
-    shared = Lane("stress", most_waiting=3, most_of_one=2, wait_s=0.002)
+def turns() -> Round:
+    """Some wait too long, some clients leave while they wait, one waits in vain."""
+    shared = Turns("stress", most_waiting=3, most_of_one=2, wait_s=0.002)
     inside = Counter[str]()
 
-    def call() -> None:
-        caller = random.choice(("a", "b", "c"))
+    def wait(leaves: float) -> None:
+        leaving: list[Callable[[], None]] = []
+
+        def on_leaving(leave: Callable[[], None]) -> bool:
+            leaving.append(leave)
+            return random.random() > leaves
+
         deadline = Deadline.after(random.choice((0.0005, 20.0)))
-        with suppress(Busy, DeadlineExpired), shared.turn(caller, deadline):
+        waiter = Waiter(random.choice(("a", "b", "c")), deadline, on_leaving)
+        with suppress(Busy, Cancelled, DeadlineExpired), shared.turn(waiter):
             inside["now"] += 1
-            assert inside["now"] == 1, "two hold the lane"
+            assert inside["now"] == 1, "two have the turn"
             inside["now"] -= 1
+        for leave in leaving:
+            leave()  # the call is over
 
     def check() -> None:
-        with shared.turn("last", Deadline.after(20.0)):
+        with shared.turn(Waiter("last", Deadline.after(20.0))):
             pass
-        assert not shared._waiting
+        assert shared.waiting == 0
 
-    return Round([call] * 5, check)
+    return Round([lambda: wait(0.0)] * 4 + [lambda: wait(0.2)], check)
 
 
 def log() -> Round:
@@ -226,7 +235,7 @@ CASES = [
     Case("places of a server", places),
     Case("refusals told late", refusals),
     Case("health", health),
-    Case("lane of large calls", lane),
+    Case("turns of large calls", turns),
     Case("log", log),
     Case("confined process", confined),
 ]
