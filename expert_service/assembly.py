@@ -1,4 +1,4 @@
-"""Puts one worker's parts together inside a process that is already pinned."""
+"""Put one worker's parts together, inside a process that is already pinned."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class WorkerServer:
     def __init__(
         self, config: WorkerConfig, *, backend: Backend | None = None, run: RunUnits | None = None
     ) -> None:
-        """backend: None makes the configured one; run: what computes units, None:
-        colibri.expert_service.execute.
+        """backend: computes units; None: make the configured one.
+        run: computes a message's units; None: colibri.expert_service.execute.
 
         Raises CheckpointError, ConfigError.
         """
@@ -121,7 +121,7 @@ class WorkerServer:
 
     @property
     def heard(self) -> float:
-        """When a coordinator last called, by the clock of time.monotonic."""
+        """When a coordinator last called, in seconds of time.monotonic."""
         return self._servicer.heard
 
     def start(self) -> None:
@@ -129,8 +129,8 @@ class WorkerServer:
         self._server.set_serving(True)
 
     def stop(self, grace_s: float) -> bool:
-        """NOT_SERVING, then what is in flight ends within `grace_s` seconds, then the server and the backend
-        end.
+        """Turns health to NOT_SERVING, lets what is in flight end within `grace_s` seconds, then ends server and
+        backend.
 
         Returns whether everything in flight was answered.
         """
@@ -154,7 +154,9 @@ def _make_backend(config: WorkerConfig) -> Backend:
 
 
 def _make_cuda(config: WorkerConfig) -> Backend:
-    """Raises ConfigError without CuPy, a driver, that device or its memory, and for another NUMA node."""
+    """Raises ConfigError if CuPy, a driver, the device or its memory is missing, or if the GPU is on another NUMA
+    node.
+    """
     from colibri.kernels.cuda.compiler import default_cache
     from colibri.kernels.cuda.device import DeviceError
     from colibri.kernels.cuda.opening import choose_device, open_cuda

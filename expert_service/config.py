@@ -13,22 +13,29 @@ from colibri.transport.address import parse_address
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """Raises ConfigError, naming the field, for a value out of range.
+    """The settings of a worker process. Raises ConfigError, naming the field, for a value out of range.
 
-    model: folder of the checkpoint or pack, or a pack's URL, the only place experts come from. name, incarnation: who
-    this is; the pair is never reused. listen: "unix:/path" or "host:port" (port 0: a free one). compute_mode: 'fp32' or
-    'bf16'. backend, threads, isa: as in colibri.kernels.factory.make_backend. device: 'cuda:N' computes there instead,
-    as `gpu` says; 'cpu': not. cpus: CPUs to run on (none:
-    as inherited). numa_node: node for weights (-1: as inherited). oversubscribed: the CPUs are another worker's,
-    too: locked together with others, and reported. crossing: what is to be reported of CPUs and memory that lie on
-    different nodes (empty: they do not). max_rows: rows of one request. max_queued: requests that may wait.
-    max_streams: routers at once. grace_s: seconds for what is in flight after SIGTERM. parent_pid: the
-    process that started this one and whose end ends it. lease_s: it ends when no coordinator has called for so long
-    (None: it does not). memory: bytes that experts may take (None: any).
-    yielding_start: starts at a low CPU priority, beside workers that serve. share_memory: with routers of
-    its host, where they ask for it. allow_faults: serves colibri.v1.Faults, by which
-    anybody who reaches this worker makes it misbehave. security: what its callers are asked for: with TLS
-    certificates, without it the secret of the deployment, where it has one.
+    model: folder of the checkpoint or pack, or a pack's URL; experts come from nowhere else.
+    name, incarnation: who this is; the pair is never reused.
+    listen: "unix:/path" or "host:port" (port 0: a free one).
+    compute_mode: 'fp32' or 'bf16'.
+    backend, threads, isa: as in colibri.kernels.factory.make_backend.
+    device: 'cuda:N' computes there, as `gpu` says; 'cpu': on CPUs.
+    cpus: CPUs to run on; empty: as inherited.
+    numa_node: node for weights; -1: as inherited.
+    oversubscribed: another worker has these CPUs too; they are locked together with it, and this is reported.
+    crossing: what to report if CPUs and memory lie on different nodes; empty: they do not.
+    max_rows: rows of one request.
+    max_queued: requests that may wait.
+    max_streams: routers at once.
+    grace_s: time for what is in flight after SIGTERM, seconds.
+    parent_pid: the process that started this one; this one ends with it.
+    lease_s: the worker ends if no coordinator has called for this long, seconds; None: never.
+    memory: bytes that experts may take; None: no limit.
+    yielding_start: start at a low CPU priority, beside workers that serve.
+    share_memory: offer shared memory to routers of this host that ask for it.
+    allow_faults: serve colibri.v1.Faults, which lets whoever reaches this worker make it misbehave.
+    security: what callers must show: with TLS, certificates; without, the deployment's secret if it has one.
     """
 
     model: Path | str

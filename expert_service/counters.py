@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Counts(NamedTuple):
-    """Requests by their end, and rows of those done."""
+    """Requests by how they ended, and the rows of those that were computed."""
 
     done: int
     refused: int
@@ -17,7 +17,7 @@ class Counts(NamedTuple):
 
 
 class Counters:
-    """Thread-safe; `counts` is one consistent state."""
+    """Thread-safe. `counts` is one consistent state."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

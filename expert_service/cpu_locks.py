@@ -1,8 +1,9 @@
-"""Which worker of this host has which CPU: locks of one file that all of them open, so that none pins to another's.
+"""Lock CPUs: which worker of this host has which CPU. All workers open one file, so that none pins to another's CPU.
 
 Byte n of the file stands for CPU n. The locks are the kernel's (man 2 fcntl, F_SETLK): they end with the process,
-however it ends, and tell who holds them. A process opens the file once: closing any descriptor of it would give up
-all its locks. Workers that share CPUs on request lock them as readers do, so that who wants one alone sees them.
+however it ends, and show who holds them. A process opens the file once, since closing any descriptor of it would
+give
+up all its locks. Workers that share CPUs take read locks, so that a worker that wants a CPU alone sees them.
 """
 
 from __future__ import annotations
@@ -31,15 +32,17 @@ _RETRY_S = 0.05
 
 
 class CpuLocks:
-    """The CPUs that this process has, and what others have. `path` None: there are no locks. `close` gives
-    up what it has."""
+    """The CPUs that this process has locked, and those that others have. `close` gives them up.
+
+    path: the file; None: there are no locks.
+    """
 
     def __init__(self, path: Path | None) -> None:
-        """Raises ConfigError where the file cannot be opened."""
+        """Raises ConfigError if the file cannot be opened."""
         self._fd = -1 if path is None else _open(path)
 
     def taken(self) -> dict[int, int]:
-        """CPU -> process id of a worker that has it; 0: one that this process cannot see."""
+        """Returns CPU -> process id of the worker that has it; 0: a process that this one cannot see."""
         found: dict[int, int] = {}
         spans = [(0, _MAX_CPU)] if self._fd >= 0 else []
         while spans:
@@ -61,9 +64,13 @@ class CpuLocks:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> dict[int, int]:
-        """Takes all of `cpus` or none. Returns those that others have, and who: none when they are this process's now.
-        share: with others who do; what somebody has alone is left to both. on_behalf: a process that may have them for
-        this one, and then keeps them. wait_s: how long to wait for others."""
+        """Locks all of `cpus` or none. Returns the CPUs that others have, with their process ids; empty: this process
+        may use all.
+
+        share: take shared locks; a CPU that another process locked for itself alone is then used by both.
+        on_behalf: a process that may hold the locks for this one, and then keeps them.
+        wait_s: how long to wait for others, seconds.
+        """
         wanted = sorted(set(cpus)) if self._fd >= 0 else []
         until = clock() + wait_s
         while True:
@@ -97,7 +104,7 @@ class CpuLocks:
         return True
 
     def _first_blocker(self, first: int, end: int) -> tuple[int, int, int] | None:
-        """(first, end, pid) of some lock of another process within the span."""
+        """Returns (first, end, pid) of a lock that another process holds within the span, or None."""
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, end - first, 0)
         kind, _, start, length, pid = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, asked))
         if kind == fcntl.F_UNLCK:
@@ -106,8 +113,10 @@ class CpuLocks:
 
 
 def whose(taken: Mapping[int, int], proc: Path = Path("/proc")) -> str:
-    """What is to be said of CPUs that processes of other users have, and how to pass over them; empty: of none. That
-    file is everybody's: a stranger may hold its locks for as long as it likes."""
+    """Describes CPUs that processes of other users have, and how to ignore their locks; empty if there are none.
+
+    The file is open to all users, so a stranger may hold its locks for as long as it likes.
+    """
     own = os.geteuid()
     users: dict[int, int] = {}
     for pid in set(taken.values()) - {0}:
@@ -124,8 +133,10 @@ def whose(taken: Mapping[int, int], proc: Path = Path("/proc")) -> str:
 
 
 def host_locks(environ: Mapping[str, str]) -> CpuLocks:
-    """Those of this host, or of the file that the environment names: for one file always the same object, which is
-    never closed."""
+    """Returns the locks of this host, or of the file that the environment names.
+
+    For one file it is always the same object, which is never closed.
+    """
     named = environ.get(VARIABLE, "")
     return _locks(None if named == NONE else Path(named) if named else DEFAULT_FILE)
 
@@ -136,7 +147,7 @@ def _locks(path: Path | None) -> CpuLocks:
 
 
 def _open(path: Path) -> int:
-    """Readable and writable for everybody, whoever came first; never through a link."""
+    """Opens the file, readable and writable for all users, whoever created it; never through a link."""
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         try:
@@ -153,7 +164,7 @@ def _open(path: Path) -> int:
 
 
 def _regular(fd: int, path: Path) -> int:
-    """Another user may have put something else there. Raises ConfigError."""
+    """Checks that this is a regular file: another user may have put something else there. Raises ConfigError."""
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)

@@ -1,4 +1,4 @@
-"""Placement epochs a worker still serves, and how far they may move."""
+"""The placement epochs that a worker serves, and how far they may move."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ MOST_FIRST = (1 << 32) - 1
 
 
 class Epochs:
-    """Serves every epoch from `oldest` on: old and new placements side by side until the old is retired.
+    """Serves every epoch from `oldest` on: old and new placements side by side until the old one is retired.
+        Thread-safe.
 
-    Load, Retire and requests name epochs. None may lie far beyond those before it: one wrong number must not make the
-    worker refuse all that follows. Thread-safe.
+    Load, Retire and requests name epochs. None may lie far beyond those before it, so that one wrong number does
+    not make
+    the worker refuse everything after it.
     """
 
     def __init__(self) -> None:
@@ -31,34 +33,36 @@ class Epochs:
 
     @property
     def newest(self) -> int:
-        """That a caller has named; 0: none has."""
+        """The newest epoch that a caller has named; 0: none has."""
         return self._newest
 
     def serve_from(self, epoch: int) -> None:
-        """Takes back what was retired from `epoch` on; 0 changes nothing."""
+        """Serves again what was retired from `epoch` on; 0 changes nothing."""
         with self._lock:
             if epoch and epoch < self._oldest:
                 self._oldest = self._newest = epoch
 
     def check(self, epoch: int) -> None:
-        """Changes nothing. Raises StaleEpoch, naming both; InvalidInput for one that is too far ahead."""
+        """Checks a request's epoch; changes nothing. Raises StaleEpoch, naming both, or InvalidInput if it is too far
+        ahead.
+        """
         if epoch < self._oldest:
             raise StaleEpoch(f"epoch: expected at least {self._oldest}, the oldest still served, got {epoch}")
         if epoch > self._newest:
             self._check_ahead(epoch, "epoch")
 
     def name(self, epoch: int) -> None:
-        """One that was checked, of a call that is well-formed: later ones may go so much further."""
+        """Notes a checked epoch of a well-formed call: later epochs are measured from it."""
         if epoch > self._newest:
             with self._lock:
                 self._newest = max(self._newest, epoch)
 
     def check_retire(self, epochs_below: int) -> None:
-        """Changes nothing. Raises InvalidInput for one that is too far ahead."""
+        """Checks the epoch of a Retire; changes nothing. Raises InvalidInput if it is too far ahead."""
         self._check_ahead(epochs_below, "epochs_below")
 
     def retire_below(self, epoch: int) -> None:
-        """One that was checked. Never goes back; 0 changes nothing."""
+        """Retires all epochs below a checked one. Never goes back; 0 changes nothing."""
         with self._lock:
             self._oldest = max(self._oldest, epoch)
             self._newest = max(self._newest, epoch)

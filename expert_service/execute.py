@@ -1,4 +1,4 @@
-"""The one routine that computes units, for workers and for the local executor alike."""
+"""Compute units: the one routine for workers and for the local executor."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ _BF16_EXPONENT = 0x7F80
 
 
 class Experts(Protocol):
-    """Where packed experts come from (colibri.expert_service.store.WeightStore)."""
+    """A source of packed experts (colibri.expert_service.store.WeightStore)."""
 
     def get(self, layer: int, expert: int) -> PackedExpert: ...
 
 
 def run_units(backend: Backend, store: Experts, layer: int, x: Array, batch: UnitBatch) -> tuple[F32, U32]:
-    """x [R, hidden] fp32 or bf16 (uint16), `batch` with rows below R -> (fp32 [U, hidden], status u32 [U]).
+    """Computes a message's units. Returns fp32 [U, hidden] and their status, u32 [U].
 
-    A row that holds NaN or Inf fails alone: its units get the status NOT_FINITE and zeros, the others are
-    what they would be without it. Raises ExpertNotLoaded, or the backend's ValueError and TypeError for a
-    batch that does not fit.
+    x: [R, hidden], fp32 or bf16 (uint16).
+    batch: its rows are indices into x.
+
+    A row that holds NaN or Inf fails alone: its units get the status NOT_FINITE and zeros, and the others are what
+        they
+    would be without it. Raises ExpertNotLoaded, or the backend's ValueError or TypeError for a batch that does not
+    fit.
     """
     experts = [store.get(layer, expert) for expert in batch.group_expert.tolist()]
     status = np.zeros(len(batch.unit_slots), np.uint32)
@@ -41,7 +45,7 @@ def run_units(backend: Backend, store: Experts, layer: int, x: Array, batch: Uni
 
 
 def _rows_not_finite(x: Array) -> NDArray[np.bool_] | None:
-    """bool [R]; None when all rows are finite."""
+    """Returns bool [R], true for rows that are not finite; None if all are finite."""
     bad = (x & _BF16_EXPONENT) == _BF16_EXPONENT if x.dtype == np.uint16 else ~np.isfinite(x)
     if not np.count_nonzero(bad):
         return None

@@ -1,5 +1,6 @@
-"""Faults on purpose: which of them act, drawn by their own seeds. The stream and the servicer ask at the few
-points where one can act; without `--allow-faults` there is nobody to ask.
+"""Inject faults on purpose, drawn by their own seeds.
+
+Stream and servicer ask at the few points where a fault can act. Without `--allow-faults` there is nothing to ask.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MAX_RULES = 64
 
 
 class FaultKind(enum.IntEnum):
-    """As in colibri.v1.Fault.Kind, where each is described."""
+    """The kinds of colibri.v1.Fault.Kind, which describes each."""
 
     SLOW = faults_pb2.Fault.KIND_SLOW
     CORRUPT = faults_pb2.Fault.KIND_CORRUPT
@@ -40,8 +41,10 @@ _DELAYED = (FaultKind.SLOW, FaultKind.LATE)
 class FaultRule:
     """One fault in force. Raises InvalidInput, naming the field.
 
-    probability: of each answer or request, 0 to 1. delay_s: of SLOW and LATE. seed: of the draws. most: acts
-    at most so often (0: no bound).
+    probability: for each answer or request, 0 to 1.
+    delay_s: for SLOW and LATE, seconds.
+    seed: for the draws.
+    most: how often it acts at most; 0: no limit.
     """
 
     kind: FaultKind
@@ -62,7 +65,11 @@ class FaultRule:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How an answer leaves. wait_s: with everything behind it waiting, too; hold_s: others overtake it."""
+    """How an answer leaves.
+
+    wait_s: delay, seconds; everything behind it waits too.
+    hold_s: delay during which others may overtake it, seconds.
+    """
 
     frames: tuple[bytes, ...]
     wait_s: float = 0.0
@@ -91,29 +98,29 @@ class Faults:
 
     @property
     def injected(self) -> Mapping[FaultKind, int]:
-        """How often each kind has acted since the start."""
+        """Returns how often each kind has acted since the start."""
         with self._lock:
             return dict(self._state.by_kind)
 
     def replace(self, rules: Sequence[FaultRule]) -> None:
-        """What was in force is over. Raises InvalidInput for too many."""
+        """Replaces the rules in force. Raises InvalidInput if there are too many."""
         if len(rules) > MAX_RULES:
             raise InvalidInput("faults", f"at most {MAX_RULES}", len(rules))
         with self._lock:
             self._state.rules = [_Rule(rule, random.Random(rule.seed)) for rule in rules]
 
     def at_admission(self) -> None:
-        """Raises Busy where the queue is to look full."""
+        """Raises Busy if the queue is to look full."""
         if self._acts(FaultKind.BUSY) is not None:
             raise Busy("the queue is full, on purpose")
 
     def at_load(self) -> None:
-        """Raises ColibriError where Load is to fail."""
+        """Raises ColibriError if Load is to fail."""
         if self._acts(FaultKind.REFUSE_LOAD) is not None:
             raise ColibriError("the load is refused, on purpose")
 
     def units_to_drop(self, reply: Header) -> int:
-        """0, or 1 where an answer is to have one unit too few: `reply` then says so itself."""
+        """Returns 1 if an answer is to have one unit too few, and takes that unit out of `reply`; else 0."""
         if not reply.units or self._acts(FaultKind.WRONG_SHAPE) is None:
             return 0
         reply.units -= 1
@@ -121,7 +128,7 @@ class Faults:
         return 1
 
     def deliver(self, frames: Iterable[Parts]) -> Delivery:
-        """What becomes of an answer, all of whose frames these are."""
+        """Returns what becomes of an answer, given all its frames."""
         out, tensors = [], []
         for parts in frames:
             out.append(b"".join(parts))
@@ -145,7 +152,7 @@ class Faults:
         return Delivery(tuple(out), wait_s, hold_s)
 
     def _acts(self, kind: FaultKind) -> _Rule | None:
-        """The first rule of that kind whose draw says so; counted."""
+        """Returns the first rule of the kind whose draw says that it acts, and counts it; None if none does."""
         with self._lock:
             for rule in self._state.rules:
                 fault = rule.fault
@@ -160,7 +167,7 @@ class Faults:
 
 
 def _flipped(frame: bytes, tensor_bytes: int, draw: random.Random) -> bytes:
-    """One byte of the tensor, which the frame ends with, is another one; of the whole frame if it has none."""
+    """Changes one byte of the tensor at the frame's end, or of the whole frame if it has no tensor."""
     size = tensor_bytes or len(frame)
     out = bytearray(frame)
     out[len(frame) - size + draw.randrange(size)] ^= draw.randrange(1, 256)

@@ -1,4 +1,4 @@
-"""Answers that leave later than they were ready, so that others overtake them (a fault on purpose, faults.py)."""
+"""Hold answers back so that others overtake them (a fault on purpose, faults.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from colibri.expert_service.queue import Key
 
 
 class HeldReplies:
-    """Belongs to the stream's thread; `wake` is called from another one when an answer is due."""
+    """Belongs to the stream's thread. Another thread calls `wake` when an answer is due."""
 
     def __init__(self, wake: Callable[[], None], clock: Clock) -> None:
         self._wake = wake
@@ -32,14 +32,14 @@ class HeldReplies:
         timer.start()
 
     def due(self) -> Iterator[tuple[Key, tuple[bytes, ...]]]:
-        """What is to leave now."""
+        """Yields the answers that must leave now."""
         while self._held and self._held[0][0] <= self._clock():
             _, number, key, frames = heapq.heappop(self._held)
             del self._timers[number]
             yield key, frames
 
     def close(self) -> None:
-        """Drops what is held."""
+        """Drops all held answers."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -1,9 +1,10 @@
-"""Frames on their way from grpc to the thread that serves their stream.
+"""Pass frames from grpc to the thread that serves their stream.
 
 grpc hands a frame over twice: to the deserialiser, on its event thread, and then to whoever asks the request
-iterator for the next one. Frames are taken at the deserialiser. While its stream has nothing to do, the
-serving thread asks the iterator itself, as a bare echo would: one hand-over per frame. While it is busy, a
-helper asks in its place.
+    iterator
+for the next one. Frames are taken at the deserialiser. While a stream has nothing to do, its own thread asks the
+iterator, as a bare echo would: one hand-over per frame. While it is busy, a helper thread asks in its place.
+docs/threads.md has the states.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ IDLE_S = 1.0
 
 
 class Arrival(NamedTuple):
-    """when: monotonic seconds."""
+    """A frame, and when it arrived (monotonic seconds)."""
 
     when: float
     frame: bytes
 
 
 class FrameInbox(Protocol):
-    """What a stream reads from. `wake` may come from any thread, as may `empty`; the rest is the serving
-    thread's.
+    """What a stream reads from. Any thread may call `wake` and `empty`; only the serving thread calls the rest.
 
-    ended: nothing more will come. take: a frame that is there already. wait: the next frame; None when there
-    is something else to look at: a call of `wake`, the end, a second's time. set_busy: whether the serving
-    thread will not wait here soon. close: nothing is read any more.
+    ended: nothing more will come.
+    take: returns a frame that is there already.
+    wait: returns the next frame; None if there is something else to look at: a call of `wake`, the end, or a second
+        is over.
+    set_busy: says whether the serving thread will not wait here soon.
+    close: reads nothing any more.
     """
 
     ended: bool
@@ -49,8 +52,11 @@ class FrameInbox(Protocol):
 
 
 class Inbox:
-    """One stream's inbox. `arrived` is the deserialiser; `wake` may come from any thread; the rest is the
-    serving thread's. The helper stops asking while `max_bytes` wait."""
+    """The inbox of one gRPC stream. `arrived` is the deserialiser. Any thread may call `wake`; only the serving thread
+    the rest.
+
+    max_bytes: the helper stops asking while this many bytes wait.
+    """
 
     def __init__(self, max_bytes: int, clock: Clock) -> None:
         self._max_bytes = max_bytes
@@ -66,7 +72,7 @@ class Inbox:
         self.ended = False
 
     def attach(self, requests: Iterator[bytes]) -> None:
-        """The call's request iterator. Before this nothing arrives."""
+        """Sets the call's request iterator. Nothing arrives before."""
         self._requests = requests
 
     def arrived(self, frame: bytes) -> bytes:
@@ -85,7 +91,7 @@ class Inbox:
         return not self._bytes
 
     def take(self) -> Arrival | None:
-        """A frame that is there already."""
+        """Returns a frame that is there already, or None."""
         frames = self._frames
         while not frames.empty():  # nobody else takes any
             item = frames.get()
@@ -95,7 +101,7 @@ class Inbox:
         return None
 
     def set_busy(self, busy: bool) -> None:
-        """Whether the serving thread will not wait here soon, or waits for more than a frame."""
+        """Says whether the serving thread will not wait here soon, or waits for more than a frame."""
         if busy == self._busy:
             return
         with self._changed:
@@ -107,10 +113,10 @@ class Inbox:
                 self._changed.notify_all()
 
     def wait(self) -> Arrival | None:
-        """The next frame; None when there is something else to look at: a call of `wake`, the end, a second's
-        time.
+        """Returns the next frame; None if there is something else to look at: a call of `wake`, the end, or a second
+        is over.
 
-        `wake` is only sure to be noticed by a busy stream.
+        Only a busy stream is sure to notice `wake`.
         """
         with self._changed:
             lead = not self._asking and not self._busy and not self.ended
@@ -132,7 +138,7 @@ class Inbox:
         return item
 
     def close(self) -> None:
-        """Nothing is read any more."""
+        """Ends the inbox: nothing is read any more."""
         with self._changed:
             self.ended = True
             self._changed.notify_all()

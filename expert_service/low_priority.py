@@ -1,7 +1,9 @@
 """Work at a low CPU priority, beside requests that run.
 
-On Linux each thread has a nice value of its own, and a new one inherits that of the thread that starts it (man 7
-sched). Lowering needs no right but raising does: a lowered thread ends with its work, and must start none that stays.
+On Linux each thread has its own nice value, and a new thread inherits that of the thread that starts it (man 7
+sched).
+Lowering the priority needs no right, raising it does. So a lowered thread ends with its work, and must not start
+threads that stay.
 """
 
 from __future__ import annotations
@@ -27,13 +29,15 @@ T = TypeVar("T")
 
 
 def call_lowered(function: Callable[[], T]) -> T:
-    """What the function returns or raises; it runs on a thread of its own, to its end."""
+    """Runs a function to its end on a thread of low priority. Returns or raises what it does."""
     return next(iterate_lowered(function() for _ in range(1)))
 
 
 def iterate_lowered(items: Iterable[T]) -> Iterator[T]:
-    """The same items; they are made on a thread of its own. Closing the iterator early lets that thread end after
-    the item it is at."""
+    """Yields the same items, made on a thread of low priority. If the iterator is closed early, that thread ends after
+    its
+    current item.
+    """
     made: SimpleQueue[_Made[T]] = SimpleQueue()
     closed = threading.Event()
     threading.Thread(target=_make, args=(items, made, closed), name="colibri-lowered", daemon=True).start()
@@ -50,7 +54,7 @@ def iterate_lowered(items: Iterable[T]) -> Iterator[T]:
 
 
 class _Made(Generic[T]):
-    """An item, the error that ended them, or the end."""
+    """An item, the error that ended the items, or their end."""
 
     __slots__ = ("end", "error", "value")
 

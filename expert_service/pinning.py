@@ -1,7 +1,8 @@
-"""Where this process runs and where its memory lies: asked of the kernel, and read back from it.
+"""Bind this process to CPUs and memory, and read back from the kernel where it runs and where its memory lies.
 
-Linux system calls by number (x86-64 and arm64 tables of the kernel sources); libnuma is not needed for three
-calls. Imports no NumPy: binding comes before anything that starts threads or touches memory.
+Uses Linux system calls by number (x86-64 and arm64 tables of the kernel sources); libnuma is not needed for three
+calls.
+Imports no NumPy: binding must come before anything that starts threads or touches memory.
 """
 
 from __future__ import annotations
@@ -75,12 +76,15 @@ class Placed:
 
 
 def bind(place: Place, locks: CpuLocks) -> None:
-    """This process runs on the place's CPUs from now on, which no other worker of the host has, and its new pages
-    come from the place's node. What the parent process has locked counts as locked for this one. Call it in the
-    main thread before any other thread, library or large array: what exists already keeps the memory it has.
-    `locks` must live as long as the process.
+    """Runs this process on the given CPUs from now on, and takes its new memory from the given node.
 
-    Raises PinningRefused when another worker has a CPU (and sharing was not asked for), ConfigError when the kernel
+    No other worker of the host may have these CPUs; what the parent process has locked counts as locked for this
+    one. Call
+    it in the main thread before any other thread, library or large array: what exists already keeps its memory.
+    `locks` must
+    live as long as the process.
+
+    Raises PinningRefused if another worker has a CPU and sharing was not asked for, ConfigError if the kernel
     refuses.
     """
     others = locks.take(place.cpus, share=place.oversubscribed, on_behalf=os.getppid(), wait_s=_WAIT_S)
@@ -97,7 +101,7 @@ def bind(place: Place, locks: CpuLocks) -> None:
 def die_with_parent(parent_pid: int) -> None:
     """Has the kernel kill this process when the thread that started it ends (man 2 PR_SET_PDEATHSIG).
 
-    Raises WorkerLost when the parent has ended already.
+    Raises WorkerLost if the parent has ended already.
     """
     if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
@@ -106,10 +110,9 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def pin_cpus(cpus: Sequence[int]) -> None:
-    """Restricts every thread of this process, and all that they start later, to `cpus`; none: leaves all as
-    it is.
+    """Restricts every thread of this process, and all threads that they start, to `cpus`; empty: changes nothing.
 
-    Raises ConfigError when the kernel refuses.
+    Raises ConfigError if the kernel refuses.
     """
     if not cpus:
         return
@@ -126,16 +129,16 @@ def pin_cpus(cpus: Sequence[int]) -> None:
 
 
 def bind_memory(node: int, syscall: Syscall = _syscall) -> None:
-    """New pages of this thread, and of threads that it starts, come from one NUMA node and no other (man 2
-    set_mempolicy, MPOL_BIND); -1: leaves all as it is.
+    """Takes new pages of this thread, and of threads that it starts, from one NUMA node only (man 2 set_mempolicy,
+    MPOL_BIND).
 
-    Raises ConfigError when the kernel refuses.
+    node: -1 changes nothing. Raises ConfigError if the kernel refuses.
     """
     _set_policy(_MPOL_BIND, node, syscall)
 
 
 def prefer_memory(node: int, syscall: Syscall = _syscall) -> None:
-    """As bind_memory, but of other nodes where that one is full (MPOL_PREFERRED)."""
+    """As bind_memory, but takes pages from other nodes if that one is full (MPOL_PREFERRED)."""
     _set_policy(_MPOL_PREFERRED, node, syscall)
 
 
@@ -155,13 +158,13 @@ def _set_policy(policy: int, node: int, syscall: Syscall) -> None:
 
 
 def read_placement(buffers: Sequence[Buffer]) -> Placed:
-    """CPUs this process may run on, and the NUMA nodes of a sample of the buffers' pages."""
+    """Returns the CPUs that this process may run on, and the NUMA nodes of a sample of the buffers' pages."""
     cpus = tuple(sorted(os.sched_getaffinity(os.getpid())))
     return Placed(os.getpid(), cpus, nodes_of_pages(sample_pages(buffers, SAMPLED_PAGES)))
 
 
 def sample_pages(buffers: Sequence[Buffer], limit: int) -> list[int]:
-    """Addresses of at most `limit` pages, spread evenly over the buffers."""
+    """Returns the addresses of at most `limit` pages, spread evenly over the buffers."""
     spans = [(_address(buffer), buffer.nbytes) for buffer in buffers if buffer.nbytes]
     total = sum(size for _, size in spans)
     step = max(_PAGE, -(-total // limit)) if total else _PAGE
@@ -174,8 +177,10 @@ def sample_pages(buffers: Sequence[Buffer], limit: int) -> list[int]:
 
 
 def nodes_of_pages(pages: Sequence[int], syscall: Syscall = _syscall) -> dict[int, int]:
-    """How many pages lie on each NUMA node (man 2 move_pages, without nodes); -1: not in memory. Empty where the kernel
-    does not tell."""
+    """Returns how many pages lie on each NUMA node (man 2 move_pages, without nodes); -1: not in memory. Empty if the
+    kernel
+    does not say.
+    """
     if not pages:
         return {}
     addresses = (ctypes.c_void_p * len(pages))(*pages)
@@ -188,7 +193,7 @@ def nodes_of_pages(pages: Sequence[int], syscall: Syscall = _syscall) -> dict[in
 
 
 def misplaced(pages_by_node: Mapping[int, int], numa_node: int) -> str:
-    """What is to be said of pages on another node than the memory policy names; empty: there are none."""
+    """Describes pages that lie on another node than the memory policy names; empty if there are none."""
     astray = {node: count for node, count in pages_by_node.items() if node >= 0 and node != numa_node}
     if numa_node < 0 or not astray:
         return ""

@@ -6,10 +6,10 @@ import os
 
 
 def open_fds() -> int:
-    """Open file descriptors, without the one that the look itself opens."""
+    """Counts open file descriptors, without the one that counting opens."""
     return len(os.listdir("/proc/self/fd")) - 1
 
 
 def count_threads() -> int:
-    """Threads of all kinds, also those that Python does not know."""
+    """Counts all threads, also those that Python does not know."""
     return len(os.listdir("/proc/self/task"))

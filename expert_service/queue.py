@@ -1,9 +1,8 @@
-"""Requests that wait for the worker's compute: bounded in number and bytes, highest priority first, then
-oldest.
+"""Queue requests for the worker's compute: bounded in number and bytes, highest priority first, then oldest.
 
-Each stream has a lane, filled and drained by that stream's own thread. One compute turn goes round among the
-lanes that ask for it, always to the lane whose first request is the most urgent: whoever holds the turn
-computes.
+Each stream has a lane, which its own thread fills and empties. One turn, the right to compute, goes round among the
+lanes
+that want it, always to the lane whose first request is the most urgent. docs/threads.md has the states.
 """
 
 from __future__ import annotations
@@ -24,7 +23,11 @@ Key = tuple[int, int]
 
 
 class Work(NamedTuple):
-    """One whole, checked request. reply_bytes: size of its result; arrived: monotonic seconds."""
+    """One complete, checked request.
+
+    arrived: monotonic seconds.
+    reply_bytes: size of its result.
+    """
 
     key: Key
     frame: Frame
@@ -36,9 +39,11 @@ class Work(NamedTuple):
 
 
 class Lane:
-    """One stream's waiting requests. `wake` makes its thread call `take` again; it must not wait itself.
-    wanting: a `take` came to nothing and the thread waits, or has been woken since: it owes the queue another
-    `take`."""
+    """The waiting requests of one stream.
+
+    wake: makes the stream's thread call `take` again; must not wait itself.
+    wanting: a `take` returned None, and the thread waits or has been woken since: it owes the queue another `take`.
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake
@@ -64,11 +69,11 @@ class ExecutionQueue:
 
     @property
     def waiting(self) -> int:
-        """Requests that hold a place, those still arriving in pieces included."""
+        """Requests that hold a place, including those still arriving in chunks."""
         return self._requests
 
     def oldest(self) -> float | None:
-        """Monotonic seconds at which the request that has waited longest arrived; None when none waits."""
+        """Returns when the longest waiting request arrived, in monotonic seconds; None if none waits."""
         with self._lock:
             return min((work.arrived for lane in self._lanes for _, work in lane.heap), default=None)
 
@@ -77,13 +82,13 @@ class ExecutionQueue:
             self._lanes.add(lane)
 
     def wake_all(self) -> None:
-        """Every lane's thread looks at its state again."""
+        """Makes every lane's thread look at its state again."""
         with self._lock:
             for lane in self._lanes:
                 lane.wake()
 
     def close_lane(self, lane: Lane) -> int:
-        """Drops what waits in it; returns how many requests that were. Its thread must not hold the turn."""
+        """Drops a lane's waiting requests. Returns how many. Its thread must not hold the turn."""
         with self._lock:
             self._lanes.discard(lane)
             dropped = len(lane.heap)
@@ -94,7 +99,7 @@ class ExecutionQueue:
         return dropped
 
     def reserve(self, request_bytes: int) -> None:
-        """A place for a request whose first piece has come. Raises Busy when the queue is full."""
+        """Takes a place for a request whose first chunk has arrived. Raises Busy if the queue is full."""
         with self._lock:
             if self._requests >= self._max_requests:
                 raise Busy(f"the queue is full: {self._requests} requests wait")
@@ -104,7 +109,7 @@ class ExecutionQueue:
             self._bytes += request_bytes
 
     def release(self, request_bytes: int) -> None:
-        """Gives a place back that came to nothing."""
+        """Gives back the place of a request that was never queued."""
         with self._lock:
             self._leave(request_bytes)
 
@@ -115,7 +120,7 @@ class ExecutionQueue:
             heapq.heappush(lane.heap, ((-work.priority, work.arrived, self._pushed), work))
 
     def cancel(self, lane: Lane, key: Key) -> bool:
-        """Drops a request that waits. Returns whether there was one."""
+        """Drops a waiting request. Returns whether there was one."""
         with self._lock:
             for index, (_, work) in enumerate(lane.heap):
                 if work.key == key:
@@ -127,11 +132,16 @@ class ExecutionQueue:
         return False
 
     def take(self, lane: Lane, *, will_wait: bool, max_reply_bytes: int | None = None) -> Work | None:
-        """The lane's first request together with the turn, if the turn is free and no waiting lane has a more
-        urgent one; the caller computes, then calls `pass_turn`.
+        """Returns the lane's first request together with the turn, or None.
 
-        will_wait: the caller waits for `wake` when it gets None. Only such a lane is woken, so that one whose
-        peer does not read its replies holds up nobody. max_reply_bytes: leave larger ones (None: any).
+        It gets them if the turn is free and no lane that wants it has a more urgent request. The caller computes,
+        then calls
+        `pass_turn`.
+
+        will_wait: the caller waits for `wake` if it gets None. Only such lanes are woken, so that a stream whose
+            peer does not
+            read its replies delays nobody.
+        max_reply_bytes: leave requests with larger replies; None: any.
         """
         with self._lock:
             lane.wanting = False
@@ -150,7 +160,7 @@ class ExecutionQueue:
             return None
 
     def pass_turn(self) -> None:
-        """The holder has computed."""
+        """Gives the turn up after computing."""
         with self._lock:
             self._turn = None
             self._wake_first()

@@ -1,4 +1,4 @@
-"""How fast one CPU reads memory of one NUMA node: measured, where the kernel lets us choose both."""
+"""Measure how fast one CPU reads memory of one NUMA node, where the kernel lets us choose both."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ _libc.memchr.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
 
 
 def measure_read_bandwidth(cpu: int, node: int) -> float | None:
-    """Bytes per second of one thread, the best of a few rounds (0.2 s in all); None where that CPU or that node's
-    memory cannot be had.
+    """Returns bytes per second of one thread, the best of a few rounds (0.2 s in all); None if that CPU or that node's
+    memory
+    is not available.
 
-    On a thread of its own, so that neither its CPU nor its memory policy stays.
+    Runs on a thread of its own, so that neither its CPU nor its memory policy stays.
     """
     found: list[float] = []
     thread = threading.Thread(target=_measure, args=(cpu, node, found), name="colibri-bandwidth", daemon=True)

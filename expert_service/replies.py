@@ -1,4 +1,4 @@
-"""Replies to requests: their headers, and which kind and advice an error becomes. Pure functions."""
+"""Make replies to requests: headers, and the kind and advice that an error becomes. Pure functions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KINDS: tuple[tuple[type[ColibriError], int, int], ...] = (
 
 
 def error_header(request: Header, error: ColibriError, incarnation: int) -> Header:
-    """The refusal of a request."""
+    """Returns the header that refuses a request."""
     kind, advice = next(
         ((kind, advice) for cls, kind, advice in _KINDS if isinstance(error, cls)),
         (
@@ -47,7 +47,7 @@ def error_header(request: Header, error: ColibriError, incarnation: int) -> Head
 
 
 def result_header(request: Header, incarnation: int, status: U32, queue_us: int, compute_us: int) -> Header:
-    """The header of a result, whose tensor is [units, hidden] fp32. status: u32 [units]."""
+    """Returns the header of a result, whose tensor is fp32 [units, hidden]. status: u32 [units]."""
     header = _header(request, expert_pb2.FRAME_KIND_RESULT, incarnation)
     header.layer = request.layer
     header.rows = request.rows

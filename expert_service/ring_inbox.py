@@ -1,8 +1,6 @@
-"""Frames on their way from a router of this host: taken from shared memory by the thread that serves the
-stream.
+"""Take frames from a router of this host out of shared memory, on the thread that serves the stream.
 
-They stay in the ring until that thread takes them, so nothing but the ring bounds them and no helper is
-needed.
+Frames stay in the ring until that thread takes them. So the ring alone bounds them, and no helper is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from colibri.transport.shared_memory import SPIN_S
 
 
 class RingInbox:
-    """A FrameInbox (inbox.py) over a ring. Raises FrameError when the router wrote what no ring holds."""
+    """A FrameInbox (inbox.py) over a ring. Raises FrameError if the router wrote what no ring holds."""
 
     def __init__(self, ring: SharedRing, clock: Clock) -> None:
         self._ring = ring
@@ -37,7 +35,7 @@ class RingInbox:
         return self._read(0.0, 0.0)
 
     def set_busy(self, busy: bool) -> None:
-        """Of no use here: frames wait in the ring, whoever is busy."""
+        """Does nothing: frames wait in the ring whether the stream is busy or not."""
 
     def wait(self) -> Arrival | None:
         if not self.ended:
@@ -64,8 +62,14 @@ class RingInbox:
 
 
 def write_reply(ring: SharedRing, frame: bytes, name: str) -> None:
-    """Raises DeadlineExpired when the router takes no reply, FrameError when it wrote what no ring holds,
-    ConnectionError when the link is over. name: of the worker."""
+    """Writes a reply into the ring.
+
+    name: of the worker, for errors.
+
+    Raises DeadlineExpired if the router takes no reply, FrameError if it wrote what no ring holds, ConnectionError
+    if the
+    link is over.
+    """
     try:
         taken = ring.write((frame,), SEND_TIMEOUT_S)
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""The gRPC service Expert: control calls here, the data plane in stream.py."""
+"""The gRPC service Expert: control calls. The data plane is in stream.py."""
 
 from __future__ import annotations
 
@@ -47,9 +47,13 @@ _MOST_WAIT_MS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a handshake compares and Status reports. numa_node -1: none asked for; crossing: what its CPUs and memory on
-    different nodes cost (empty: they are not); shares_memory: with routers of its host; pack_hash: empty when weights
-    come from the checkpoint itself."""
+    """What a handshake compares and Status reports.
+
+    numa_node: -1: none asked for.
+    crossing: what it costs that CPUs and memory lie on different nodes; empty: they do not.
+    shares_memory: offers shared memory to routers of its host.
+    pack_hash: empty if weights come from the checkpoint itself.
+    """
 
     model_hash: str
     expert_numerics_id: str
@@ -75,8 +79,10 @@ class ExpertServicer:
         packer: Backend | None = None,
         warm_up: Callable[[Key], None] = lambda key: None,
     ) -> None:
-        """packer: packs what is loaded beside requests that run, with no thread but the calling one (None: the
-        store's own backend does); warm_up: called with an expert that has just been loaded."""
+        """packer: packs experts beside running requests, on the calling thread alone; None: the store's own backend
+            does.
+        warm_up: called with each expert that has just been loaded.
+        """
         self._worker = worker
         self._identity = identity
         self._store = store
@@ -95,7 +101,9 @@ class ExpertServicer:
         return Service(SERVICE_NAME, self._register, Scope.PLANE, frozenset({"Exchange"}))
 
     def drain(self, grace_s: float) -> bool:
-        """Refuses new requests and waits for those in flight. Whether all were answered within `grace_s`."""
+        """Refuses new requests and waits for those in flight. Returns whether all were answered within `grace_s`
+        seconds.
+        """
         self._worker.draining.set()
         self._news.end()
         self._worker.queue.wake_all()
@@ -319,7 +327,7 @@ class ExpertServicer:
 
     @contextlib.contextmanager
     def _entered(self, stream: ExchangeStream, cut: Callable[[], object]) -> Iterator[None]:
-        """Where all streams are taken, the oldest one that never carried a frame makes room."""
+        """Registers a stream. If all streams are taken, ends the oldest one that never carried a frame."""
         name = self._worker.name
         cut_silent: Callable[[], object] | None = None
         with self._lock:
@@ -349,7 +357,7 @@ class ExpertServicer:
 
 
 class _Exchange(grpc.GenericRpcHandler):
-    """A handler of its own for each call: so the deserialiser knows its stream."""
+    """A handler per call, so that the deserialiser knows its stream."""
 
     def __init__(self, open_stream: Callable[[], grpc.RpcMethodHandler[bytes, bytes]]) -> None:
         self._open_stream = open_stream

@@ -1,4 +1,4 @@
-"""A number that grows whenever what a worker holds or serves changes, and a bounded wait for that."""
+"""Count changes of what a worker holds or serves, and wait for the next one within a bound."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ class StateNews:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Nobody waits any more."""
+        """Ends all waits, now and later."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def look(self) -> None:
-        """Whoever waits asks again whether it is still of use."""
+        """Makes every waiting caller check whether its wait is still useful."""
         with self._changed:
             self._changed.notify_all()
 
     def wait(self, seen: int, timeout_s: float, of_use: Callable[[], bool]) -> None:
-        """Returns once `number` is not `seen`, after `timeout_s` seconds, or when the wait is of no use any more."""
+        """Returns when `number` differs from `seen`, after `timeout_s` seconds, or when `of_use` says that waiting is
+        useless.
+        """
         with self._changed:
             if self._waiting >= _MOST_WAITING:
                 return

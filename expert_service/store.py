@@ -23,8 +23,14 @@ Digest = bytes
 
 @dataclass(frozen=True, slots=True)
 class LoadStep:
-    """Experts and bytes now held of those asked for; seconds spent reading and packing so far; bytes that this process
-    has fetched from elsewhere in its life; `digest`: of the content of the expert that came last, 16 bytes."""
+    """Progress of a load.
+
+    experts_done, experts_total: held now, of those asked for.
+    bytes_done: of packed weights held now, of those asked for.
+    read_seconds, pack_seconds: spent so far.
+    bytes_fetched: by this process in its life, from elsewhere.
+    digest: of the content of the last expert, 16 bytes.
+    """
 
     experts_done: int
     experts_total: int
@@ -36,10 +42,11 @@ class LoadStep:
 
 
 class WeightStore:
-    """Packed experts by (layer, expert). Thread-safe: a get never waits for a load, nor one load for another.
+    """Packed experts by (layer, expert). Thread-safe: a get never waits for a load, nor does one load wait for
+    another.
 
-    model: a checkpoint, whose experts are packed here, or a pack, whose experts are only read. budget: bytes that
-    packed experts may take (None: any); what would not fit is refused before it is read.
+    model: a checkpoint, whose experts are packed here, or a pack, whose experts are only read.
+    budget: bytes that packed experts may take; None: no limit. A load beyond it is refused before anything is read.
     """
 
     def __init__(self, model: Model, backend: Backend, mode: ComputeMode, budget: int | None = None) -> None:
@@ -65,20 +72,20 @@ class WeightStore:
 
     @property
     def bytes_fetched(self) -> int:
-        """Brought from elsewhere in this process's life."""
+        """Bytes fetched by URL in this process's life."""
         return self._model.fetched
 
     def held(self) -> list[Key]:
-        """Of all that is held at this moment, ascending."""
+        """Returns the experts held now, ascending."""
         return sorted(self._packed)
 
     def digests(self) -> list[tuple[Key, Digest]]:
-        """Of the content of all that is held at this moment, as it was read; ascending."""
+        """Returns the content digests of all experts held now, as they were read; ascending."""
         with self._changing:
             return sorted(self._digests.items())
 
     def packed(self) -> list[PackedExpert]:
-        """All that is held at this moment."""
+        """Returns all packed experts held now."""
         return list(self._packed.values())
 
     def get(self, layer: int, expert: int) -> PackedExpert:
@@ -89,7 +96,7 @@ class WeightStore:
         return found
 
     def check(self, keys: Sequence[Key]) -> None:
-        """Raises InvalidInput unless every key is an expert of the model, and they are no more than it has."""
+        """Raises InvalidInput unless every key is an expert of the model, and there are no more keys than experts."""
         config = self._model.config
         most = config.layers * config.experts
         if len(keys) > most:
@@ -101,12 +108,15 @@ class WeightStore:
                 raise InvalidInput("expert", f"0 to {config.experts - 1}", expert)
 
     def load_steps(self, keys: Sequence[Key], packer: Backend | None = None) -> Iterator[LoadStep]:
-        """Loads what is not held yet: one step at the start and one for each key; idempotent. Stopping early
-        keeps what is loaded. A worker may well hold nothing, so `keys` may be empty. packer: packs in place of
-        the backend that computes, which packing would keep busy.
+        """Loads the experts that are not held yet. Yields a step at the start and one per key. Idempotent.
 
-        Raises InvalidInput and OverBudget before anything is loaded, CheckpointError when the model cannot be read, a
-        weight is not finite or not what it was at the first load, or a pack's checksum is wrong.
+        keys: (layer, expert); may be empty, since a worker may hold nothing.
+        packer: packs in place of the computing backend, which packing would keep busy.
+
+        Stopping early keeps what is loaded. Raises InvalidInput and OverBudget before anything is loaded;
+        CheckpointError if the
+        model cannot be read, a weight is not finite or has changed since the first load, or a pack's checksum is
+        wrong.
         """
         self.check(keys)
         read = pack = 0.0
@@ -147,7 +157,7 @@ class WeightStore:
                 self._coming += Counter()  # forgets the zeros
 
     def load(self, keys: Sequence[Key], progress: Callable[[LoadStep], None] | None = None) -> LoadStep:
-        """As load_steps, to the end; returns the last step."""
+        """Loads as load_steps does, to the end. Returns the last step."""
         step = LoadStep(0, len(keys), 0, 0.0, 0.0)
         for step in self.load_steps(keys):
             if progress is not None:
@@ -155,7 +165,7 @@ class WeightStore:
         return step
 
     def unload(self, keys: Sequence[Key]) -> int:
-        """Drops what is held of `keys`; returns the bytes freed. Compute that runs keeps what it uses."""
+        """Drops the given experts that are held. Returns the bytes freed. Running computations keep what they use."""
         self.check(keys)
         with self._changing:
             dropped = [self._packed.pop(key, None) for key in keys]
@@ -164,7 +174,7 @@ class WeightStore:
         return sum(expert.data.nbytes for expert in dropped if expert is not None)
 
     def _note(self, fresh: Sequence[Key]) -> None:
-        """Before anybody may compute with what was loaded."""
+        """Notes digests of loaded experts, before anything may compute with them."""
         if isinstance(self._model, Pack):
             return
         try:
@@ -174,7 +184,7 @@ class WeightStore:
             raise
 
     def _coming_up(self, keys: Sequence[Key]) -> Iterator[Key]:
-        """The keys; while they are gone through, those of a pack that lies elsewhere come ahead of their turn."""
+        """Yields the keys. Meanwhile experts of a pack that lies elsewhere are fetched ahead."""
         missing = [key for key in keys if key not in self._packed]
         with self._model.ahead(missing) if isinstance(self._model, Pack) else contextlib.nullcontext():
             yield from keys

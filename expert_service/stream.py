@@ -1,8 +1,8 @@
-"""One Exchange stream: requests in, replies out, all on the call's own thread.
+"""Serve one Exchange stream: requests in, replies out, all on the call's own thread.
 
-Frames are checked and queued, computed under the worker's turn, and answered, with no hand-over but the one
-from grpc (inbox.py). One thread per stream also means that a peer which does not read its replies holds up
-itself alone.
+Frames are checked and queued, computed under the worker's turn, and answered. The only hand-over is the one from
+grpc
+(inbox.py). One thread per stream also means that a peer that does not read its replies delays only itself.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Sending:
 
 
 class ExchangeStream:
-    """State of one call of Exchange or Attach. All of it but the inbox belongs to the call's thread."""
+    """State of one call of Exchange or Attach. The call's thread owns all of it but the inbox."""
 
     def __init__(self, worker: Worker, inbox: FrameInbox) -> None:
         self._worker = worker
@@ -105,12 +105,12 @@ class ExchangeStream:
 
     @property
     def busy(self) -> bool:
-        """Whether something that came in has not been answered yet. For any thread."""
+        """Whether something that came in has not been answered yet. Any thread may ask."""
         return bool(self._in_flight or self._answers) or not self._inbox.empty()
 
     def run(self, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """The replies' frames. Ends when the peer has sent its last request and got every reply, or when the
-        worker has drained.
+        """Yields the replies' frames until the peer has sent its last request and got every reply, or the worker has
+        drained.
 
         Raises FrameError for bytes that are no frame.
         """
@@ -124,7 +124,7 @@ class ExchangeStream:
             self._close()
 
     def _step(self) -> Iterator[bytes]:
-        """Everything that can be done now; if that is nothing, a wait."""
+        """Does everything that can be done now; if that is nothing, waits."""
         for _ in range(_FRAMES_AT_ONCE):
             arrival = self._inbox.take()
             if arrival is None:
@@ -173,7 +173,7 @@ class ExchangeStream:
         return self._inbox.empty()
 
     def _takes_long(self, work: Work) -> bool:
-        """Whether frames should be read by the helper meanwhile. Waking it costs more than a short compute."""
+        """Whether the helper should read frames meanwhile. Waking it costs more than a short computation."""
         return self._seconds_per_entry * work.frame.header.entry_row.size > _LONG_S
 
     # Frames in
@@ -226,7 +226,7 @@ class ExchangeStream:
             )
 
     def _check(self, key: Key, header: Header) -> None:
-        """Whether a message may come in, by its first frame. Raises the typed error of the refusal."""
+        """Decides by its first frame whether a message may come in. Raises the typed error of the refusal."""
         worker = self._worker
         if header.kind != expert_pb2.FRAME_KIND_FORWARD:
             raise InvalidInput("kind", "FORWARD or CANCEL", header.kind)
@@ -272,7 +272,7 @@ class ExchangeStream:
         self._answers.append(write_frame(error_header(header, error, self._worker.incarnation)))
 
     def _remember(self, key: Key) -> None:
-        """Later pieces of a refused message are dropped in silence."""
+        """Remembers a refused message, so that its later chunks are dropped silently."""
         self._refused[key] = None
         if len(self._refused) > _REMEMBERED_REFUSALS:
             del self._refused[next(iter(self._refused))]
@@ -302,7 +302,7 @@ class ExchangeStream:
         self._in_flight.discard(work.key)
 
     def _compute(self, work: Work) -> tuple[Iterator[Parts], int]:
-        """The result's frames and how many there are. Gives the turn back in any case."""
+        """Returns the result's frames and their number. Always gives the turn back."""
         worker, header = self._worker, work.frame.header
         try:
             begin = worker.clock()
@@ -348,13 +348,13 @@ class ExchangeStream:
             self._in_flight.discard(key)
 
     def _dawdle(self, seconds: float) -> None:
-        """A fault on purpose: nothing of this stream goes on."""
+        """Stops the whole stream for a while (a fault on purpose)."""
         until = self._worker.clock() + seconds
         while not self._broken and (left := until - self._worker.clock()) > 0:
             sleep(min(left, _DAWDLE_STEP_S))
 
     def _break(self) -> None:
-        """On a thread of grpc: the call is over, also when the peer died. No reply can leave any more."""
+        """Runs on a thread of grpc when the call is over, also if the peer died. No reply can leave any more."""
         self._broken = True
         self._inbox.close()
 
@@ -370,7 +370,7 @@ class ExchangeStream:
 
 
 def _rows(frame: Frame, limits: FrameLimits) -> Array:
-    """The request's rows: a view where the frame's bytes happen to be aligned, else a copy."""
+    """Returns the request's rows: a view if the frame's bytes happen to be aligned, else a copy."""
     header = frame.header
     dtype = np.float32 if limits.compute_mode == "fp32" else np.uint16
     rows: Array = np.frombuffer(frame.tensor, dtype).reshape(header.rows, header.hidden)

@@ -1,4 +1,4 @@
-"""What a worker computes before experts that it has loaded are asked for."""
+"""Compute with loaded experts once, before requests need them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ _DTYPES = {ComputeMode.FP32: np.float32, ComputeMode.BF16: np.uint16}
 def warm_up(
     backend: Backend, store: Experts, mode: ComputeMode, config: MixtralConfig, key: tuple[int, int]
 ) -> None:
-    """One row of zeros through one expert: the whole path has run once, code, threads and buffers. The pages of
-    every expert are in memory already, since packing has written them."""
+    """Computes one row of zeros through one expert, so that code, threads and buffers have been used once.
+
+    The pages of every expert are in memory already, since packing has written them.
+    """
     layer, expert = key
     one, zero = np.ones(1, np.uint32), np.zeros(1, np.uint32)
     batch = UnitBatch(

@@ -1,4 +1,4 @@
-"""The worker process: settles on its place, then loads the heavy parts, serves, drains at SIGTERM."""
+"""The worker process: pin itself, load the heavy parts, serve, drain at SIGTERM."""
 
 from __future__ import annotations
 
@@ -33,10 +33,13 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def settle(place: Place, parent_pid: int | None = None) -> None:
-    """The first that a worker process does, in its main thread, before NumPy and grpc are imported: their threads and
-    memory take over CPUs and policy. parent_pid: the process whose end ends this one.
+    """Pins the process. Call it first, in the main thread, before NumPy and grpc are imported: their threads and
+    memory
+    inherit CPUs and policy.
 
-    Raises PinningRefused and ConfigError as `bind`, WorkerLost when the parent has ended already.
+    parent_pid: the process whose end ends this one.
+
+    Raises PinningRefused and ConfigError as `bind`, WorkerLost if the parent has ended already.
     """
     if parent_pid is not None:
         die_with_parent(parent_pid)
@@ -46,13 +49,17 @@ def settle(place: Place, parent_pid: int | None = None) -> None:
 
 
 def run_worker(config: WorkerConfig, announce: Callable[[str], None]) -> int:
-    """The body of a worker process that has settled; call it from the main thread.
+    """Runs a settled worker process to its end. Call it from the main thread.
 
-    `announce` gets one line of JSON for standard output once it answers: target, incarnation, pid. SIGTERM
-    drains: health turns NOT_SERVING, what is in flight may end within the grace; a second one ends the
-    process at once. SIGINT does the same, unless a parent minds this process. Returns the exit code: 0 after
-    a full drain, 1 when something in flight was cut off, 130 after SIGINT. Raises the typed errors of a start
-    that failed.
+    announce: gets one line of JSON for standard output once the worker answers: target, incarnation, pid.
+
+    SIGTERM drains: health turns NOT_SERVING, and what is in flight may end within the grace. A second one ends the
+        process
+    at once. SIGINT does the same, unless a parent watches over this process.
+
+    Returns the exit code: 0 after a full drain, 1 if something in flight was cut off, 130 after SIGINT. Raises the
+        typed
+    errors of a failed start.
     """
     stop = _StopSignal(heed_interrupt=config.parent_pid is None)
     # Only now: these import NumPy and grpc.
@@ -78,7 +85,7 @@ def run_worker(config: WorkerConfig, announce: Callable[[str], None]) -> int:
 
 
 class _StopSignal:
-    """The first SIGTERM or SIGINT is taken note of; the second ends the process."""
+    """Notes the first SIGTERM or SIGINT; the second ends the process."""
 
     def __init__(self, *, heed_interrupt: bool) -> None:
         self._number: int | None = None
@@ -88,7 +95,7 @@ class _StopSignal:
         signal.signal(signal.SIGINT, self._handle if heed_interrupt else signal.SIG_IGN)
 
     def wait(self, over: Callable[[], bool]) -> int:
-        """Blocks until the first signal; returns its number. What `over` finds counts as SIGTERM."""
+        """Waits for the first signal and returns its number. If `over` returns true, that counts as SIGTERM."""
         while self._number is None:
             self._came.wait(1.0)
             if self._number is None and over():
@@ -103,7 +110,7 @@ class _StopSignal:
 
 
 def _forgotten(server: WorkerServer, config: WorkerConfig) -> bool:
-    """Whether its lease is over: no coordinator has called for too long."""
+    """Whether the lease is over: no coordinator has called for too long."""
     if config.lease_s is None or time.monotonic() - server.heard < config.lease_s:
         return False
     _log.warning("%s: no coordinator has called for %g s: it ends", config.name, config.lease_s)
@@ -111,7 +118,7 @@ def _forgotten(server: WorkerServer, config: WorkerConfig) -> bool:
 
 
 def _end_for_sure(code: int) -> None:
-    """A call that hangs must not keep the interpreter, which joins its threads, from ending."""
+    """Ends the interpreter even if a call hangs: it joins its threads."""
 
     timer = threading.Timer(_EXIT_S, os._exit, (code,))
     timer.daemon = True

@@ -119,7 +119,10 @@ class _ByWorker:
     unit_first_slot: U32
 
     def split(self, ends: list[list[int]]) -> tuple[Dispatch, ...]:
-        """Cuts the arrays into dispatches. ends: per dispatch (worker, end of entries, of groups, of units, of rows)."""
+        """Cuts the arrays into dispatches.
+
+        ends: per dispatch (worker, end of entries, of groups, of units, of rows).
+        """
         dispatches = []
         n0 = g0 = u0 = r0 = 0
         for worker, n, g, u, r in ends:

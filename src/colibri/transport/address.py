@@ -1,5 +1,4 @@
-"""Addresses of servers: "unix:/absolute/path" or "host:port" ("[v6]:port"), the two forms that gRPC takes as
-they are."""
+"""Parse server addresses: "unix:/absolute/path" or "host:port" ("[v6]:port"), the two forms that gRPC takes unchanged."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ class UnixAddress:
 
 @dataclass(frozen=True, slots=True)
 class TcpAddress:
-    """port 0: the server takes a free one."""
+    """A TCP address. port 0: the server takes a free one."""
 
     host: str
     port: int
@@ -40,7 +39,7 @@ Address = UnixAddress | TcpAddress
 
 
 def parse_address(text: str, field: str = "address") -> Address:
-    """Raises ConfigError, naming `field`, when the text is no address."""
+    """Raises ConfigError, naming `field`, if the text is not an address."""
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
         if path.startswith("///"):
@@ -63,10 +62,11 @@ def parse_address(text: str, field: str = "address") -> Address:
 
 
 def claim_unix_path(path: str, field: str = "address") -> None:
-    """Makes a socket path free to bind: removes the socket file that a killed server left.
+    """Removes the socket file that a killed server left, so that its path can be bound.
 
-    gRPC itself would take the path away from a server that lives. Raises ConfigError when one answers there,
-    when the path is something else than a socket, or when its folder does not exist.
+    gRPC itself would take the path away from a live server. Raises ConfigError if a server answers there, if the
+    path is
+    something other than a socket, or if its folder does not exist.
     """
     try:
         mode = os.lstat(path).st_mode

@@ -1,8 +1,9 @@
-"""The link over gRPC's public API: one bidirectional Exchange stream, frames as bytes both ways.
+"""A link over gRPC's public API: one bidirectional Exchange stream, frames as bytes both ways.
 
-Thread hand-overs are what a hop costs, so a frame passes as few as the API allows: grpc's sending thread
-takes it from the queue; a received one reaches the waiting receiver straight from grpc's event thread, by way
-of the deserialiser, while a thread of ours only asks grpc for the next.
+Thread hand-overs are what a hop costs, so a frame passes as few as the API allows. To send, grpc's own thread takes
+it
+from the queue. A received frame goes from grpc's event thread, by way of the deserialiser, straight to the waiting
+receiver, while a thread of ours only asks grpc for the next one.
 """
 
 from __future__ import annotations
@@ -25,16 +26,19 @@ _JOIN_TIMEOUT_S = 5.0
 
 
 def open_channel(target: str, max_message_bytes: int, security: ChannelSecurity = PLAIN) -> grpc.Channel:
-    """A channel to one worker, for its data plane and its control calls. target: "unix:/path" or "host:port";
-    max_message_bytes: FrameLimits.max_frame_bytes, as on the worker's side. It connects with its first
-    call."""
+    """Opens a channel to one worker, for its data plane and its control calls. It connects with its first call.
+
+    target: "unix:/path" or "host:port".
+    max_message_bytes: FrameLimits.max_frame_bytes, as on the worker's side.
+    """
     return security.open(target, channel_options(max_message_bytes))
 
 
 class GrpcStreamLink:
-    """A Link (colibri.transport.link) over an open channel, which stays the caller's to close.
+    """A Link (colibri.transport.link) over an open channel, which the caller still has to close.
 
-    peer: the worker's name. queued_bytes: bound of each queue.
+    peer: the worker's name.
+    queued_bytes: bound of each queue, bytes.
     """
 
     def __init__(self, channel: grpc.Channel, peer: str, queued_bytes: int = QUEUED_BYTES) -> None:
@@ -115,7 +119,7 @@ class GrpcStreamLink:
 
 
 class _Gauge:
-    """Bytes between a producer that never waits and one that asks before producing more."""
+    """Counts bytes between a producer that never waits and one that asks before it produces more."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -134,7 +138,7 @@ class _Gauge:
                 self._lock.notify_all()
 
     def open(self) -> None:
-        """Nobody waits here any more."""
+        """Lets nobody wait here any more."""
         with self._lock:
             self._open = True
             self._lock.notify_all()
@@ -148,7 +152,7 @@ class _Gauge:
 
 
 class _Outbox(Iterator[bytes]):
-    """The request iterator: a queue bounded in bytes, drained by grpc's sending thread."""
+    """The request iterator: a queue bounded in bytes, which grpc's sending thread empties."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -159,7 +163,7 @@ class _Outbox(Iterator[bytes]):
         self._closed = False
 
     def put(self, frame: bytes, timeout_s: float) -> bool:
-        """False when there was no room within `timeout_s`, or when the outbox is closed."""
+        """Queues a frame. Returns False if there was no room within `timeout_s` seconds, or the outbox is closed."""
         size = len(frame)
         with self._lock:
             if self._bytes and self._bytes + size > self._limit:

@@ -1,4 +1,4 @@
-"""The interface behind which every transport of the data plane stands."""
+"""The interface that every transport of the data plane implements."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ class LinkKind(enum.Enum):
 class Link(Protocol):
     """One stream of frames to one worker. Any thread may send; one thread at a time may receive.
 
-    A link that raised WorkerLost is dead for good: everything in flight on it is lost and it is never read
-    again.
+    A link that raised WorkerLost is dead for good: everything in flight on it is lost, and it is never read again.
     """
 
     @property
@@ -41,20 +40,26 @@ class Link(Protocol):
         ...
 
     def send(self, parts: Sequence[bytes | memoryview], timeout_s: float = SEND_TIMEOUT_S) -> None:
-        """Sends one frame made of `parts`. Frames leave in the order of the calls; the call returns once the
-        frame is queued (the queue is bounded in bytes).
+        """Sends one frame made of `parts`. Frames leave in the order of the calls.
 
-        Raises WorkerLost when the link is dead or closed, DeadlineExpired when the queue stayed full for
-        `timeout_s`.
+        The call returns once the frame is queued; the queue is bounded in bytes. Raises WorkerLost if the link is
+        dead or
+        closed, DeadlineExpired if the queue stayed full for `timeout_s` seconds.
         """
         ...
 
     def receive(self, timeout_s: float) -> memoryview:
-        """The next frame. Raises WorkerLost when the link is dead or closed, DeadlineExpired when nothing
-        came within `timeout_s` seconds (the link lives on)."""
+        """Returns the next frame.
+
+        Raises WorkerLost if the link is dead or closed, DeadlineExpired if nothing came within `timeout_s` seconds;
+        the link
+        then lives on.
+        """
         ...
 
     def close(self) -> None:
-        """Ends the stream and what it holds (threads, sockets). May be called twice, and from any thread: it
-        wakes a receive that waits."""
+        """Ends the stream and frees what it holds (threads, sockets). Wakes a receive that waits.
+
+        May be called twice, and from any thread.
+        """
         ...

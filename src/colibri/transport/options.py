@@ -1,7 +1,7 @@
 """gRPC channel and server options, in one place.
 
-The message limit bounds one message of a connection, both ways and on both ends; for the data plane it
-follows from the model (colibri.wire.limits), for other services from what they declare.
+The message limit bounds single messages, both ways and on both ends. For the data plane it follows from the model
+(colibri.wire.limits), for other services from what they declare.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Options = list[tuple[str, int | str]]
 
 
 def channel_options(max_message_bytes: int = CONTROL_MESSAGE_BYTES) -> Options:
-    """For a client's channel. max_message_bytes: largest message sent or received."""
+    """Returns options for a client's channel. max_message_bytes: largest message sent or received."""
     return [
         *_common(max_message_bytes),
         # An http_proxy variable must not capture the cluster's traffic.
@@ -46,7 +46,7 @@ def channel_options(max_message_bytes: int = CONTROL_MESSAGE_BYTES) -> Options:
 
 
 def server_options(max_message_bytes: int = CONTROL_MESSAGE_BYTES) -> Options:
-    """For a server. max_message_bytes: largest message sent or received."""
+    """Returns options for a server. max_message_bytes: largest message sent or received."""
     return [
         *_common(max_message_bytes),
         # Two servers on one port would share its connections silently.

@@ -1,10 +1,13 @@
-"""The link of two processes on one host: the frames travel through shared memory, gRPC's Attach call holds
-the link.
+"""A link between two processes on one host: frames travel through shared memory, and gRPC's Attach call holds the
+    link.
 
-A hop is then a copy and a glance at a word instead of four thread hand-overs. Who waits yields its core for a
-moment and then sleeps, so that more processes than cores do no harm. The memory is a nameless descriptor of
-the worker's: nothing is left behind, however the two end. A peer that dies ends the Attach call, which closes
-the rings and so wakes whoever waits.
+A hop is then a copy and a look at one word instead of four thread hand-overs. A waiting thread yields its core for
+a
+moment and then sleeps, so it does no harm if there are more processes than cores. The memory is a nameless
+descriptor of
+the worker's, so nothing is left behind, however the two end. When a peer dies the Attach call ends; that closes the
+rings
+and wakes whoever waits.
 """
 
 from __future__ import annotations
@@ -32,16 +35,17 @@ _REASON_S = 1.0
 
 
 def ring_bytes(max_frame_bytes: int) -> int:
-    """Size of each ring: two of the largest frames, so that one can be written while another is read."""
+    """Returns the size of each ring: two of the largest frames, so that one can be written while another is read."""
     return 1 << max(MIN_RING_BITS, (2 * max_frame_bytes).bit_length())
 
 
 class SharedMemoryLink:
-    """A Link (colibri.transport.link) to a worker of this host, over an open channel, which stays the
-    caller's."""
+    """A Link (colibri.transport.link) to a worker of this host, over an open channel, which the caller still has to
+    close.
+    """
 
     def __init__(self, channel: grpc.Channel, peer: str, host: str, timeout_s: float) -> None:
-        """Raises WorkerLost or the worker's typed error when it cannot be attached within `timeout_s`."""
+        """Raises WorkerLost, or the worker's typed error, if it cannot be attached within `timeout_s` seconds."""
         self._peer = peer
         self._lost: str | None = None
         self._over = threading.Event()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 def extend_lists(crc: int, lists: Iterable[NDArray[Any]]) -> int:
-    """Continues over arrays, each as its little-endian bytes."""
+    """Continues a checksum over arrays, each as its little-endian bytes."""
     for values in lists:
         if values.size:
             crc = extend(crc, values)
@@ -19,7 +19,7 @@ def extend_lists(crc: int, lists: Iterable[NDArray[Any]]) -> int:
 
 
 def extend_tensor(crc: int, tensor: bytes | memoryview) -> int:
-    """Continues over a tensor's bytes, without a copy."""
+    """Continues a checksum over a tensor's bytes, without a copy."""
     if len(tensor) == 0:
         return crc
     # The library takes no memoryview, but any array over one.

@@ -1,5 +1,7 @@
-"""Messages to frames and back: tensors above 1 MiB travel in pieces, and pieces of several messages may
-interleave."""
+"""Cut messages into frames and put them together again.
+
+Tensors above 1 MiB travel in chunks, and chunks of several messages may interleave.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,11 @@ Key = tuple[int, int]
 def message_frames(
     header: Header, tensor: bytes | memoryview, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[Parts]:
-    """Cuts one message into frames. Completes `header` (chunk index, last flag, total size, checksum), which
-    leaves with the first frame. `tensor`: all bytes of the message, not copied."""
+    """Cuts one message into frames.
+
+    header: is completed (chunk index, last flag, total size, checksum) and leaves with the first frame.
+    tensor: all bytes of the message; not copied.
+    """
     size = len(tensor)
     header.chunk_index = 0
     header.total_bytes = size
@@ -53,9 +58,10 @@ class _Partial:
 class Reassembler:
     """Puts a stream's messages together again. Not thread-safe: one stream, one reader.
 
-    Holds at most `max_messages` incomplete messages and `max_bytes` of tensors, of which a message's share is
-    taken when its first frame comes; its claims must have been checked before. Single-frame messages pass
-    through without a copy.
+    Holds at most `max_messages` incomplete messages and `max_bytes` of tensors. A message's share is reserved when
+    its first
+    frame arrives, so that frame's claims must have been checked before. Messages of a single frame pass without a
+    copy.
     """
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
@@ -76,10 +82,9 @@ class Reassembler:
         return key in self._partial
 
     def add(self, frame: Frame) -> Frame | None:
-        """The whole message (its first header, all its bytes) if this frame completes one, else None.
+        """Returns the whole message (its first header, all its bytes) if this frame completes one, else None.
 
-        Raises Busy when the bounds are reached, InvalidInput when the frame does not fit its message; the
-        message is dropped then.
+        Raises Busy at the bounds, InvalidInput if the frame does not fit its message, which is then dropped.
         """
         header, tensor, lists_crc = frame
         key = (header.correlation_id, header.attempt)

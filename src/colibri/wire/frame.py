@@ -1,9 +1,8 @@
-"""Frames: a header (field 1) and a chunk of a tensor (field 15, always last), with the checksum over both.
+"""Frames: a header (field 1) and a chunk of a tensor (field 15, always last), with a checksum over both.
 
-Written bytes are protobuf's own serialisation: fields ascending, defaults left out, lists packed, shortest
-varints (https://protobuf.dev/programming-guides/encoding/). The reader scans just that shape and hands
-everything else that is legal protobuf (other orders, repeats, unknown fields, unpacked lists) to protobuf's
-parser.
+Written bytes are protobuf's own serialisation: fields ascending, defaults left out, lists packed, shortest varints
+(https://protobuf.dev/programming-guides/encoding/). The reader scans exactly that shape. It hands all other legal
+protobuf (other orders, repeats, unknown fields, unpacked lists) to protobuf's parser.
 """
 
 from __future__ import annotations
@@ -23,8 +22,11 @@ from colibri.wire.header import F32_DTYPE, U32_DTYPE, Header, header_from_messag
 
 
 class Frame(NamedTuple):
-    """One message of the stream. tensor: bytes of the chunk, a view into what was received; lists_crc: the
-    checksum over the header's lists, with which the frame's begins."""
+    """One frame of a stream.
+
+    tensor: bytes of the chunk, a view into what was received.
+    lists_crc: checksum over the header's lists, with which the frame's checksum begins.
+    """
 
     header: Header
     tensor: memoryview
@@ -32,19 +34,22 @@ class Frame(NamedTuple):
 
 
 def write_frame(header: Header, tensor: bytes | memoryview = b"") -> tuple[bytes | memoryview, ...]:
-    """The frame's parts, to be joined once by the link; the tensor is not copied.
+    """Returns the frame's parts, which the link joins once. Joined, they are protobuf's own serialisation of the
+    Frame.
 
-    Sets header.crc32c. The parts joined are protobuf's own serialisation of the Frame. `tensor`: bytes, or a
-    contiguous memoryview of bytes. Raises ValueError or TypeError for a value that its field cannot hold.
+    header: its crc32c is set.
+    tensor: bytes, or a contiguous memoryview of bytes; not copied.
+
+    Raises ValueError or TypeError for a value that its field cannot hold.
     """
     prefix = _CODEC.prefix(header, tensor)
     return (prefix, tensor) if len(tensor) else (prefix,)
 
 
 def read_frame(data: bytes) -> Frame:
-    """Reads a frame; its tensor is a view into `data`. The checksum is the caller's to check (`verify`).
+    """Reads a frame. Its tensor is a view into `data`. The caller checks the checksum (`verify`).
 
-    Raises FrameError when the bytes are no Frame.
+    Raises FrameError if the bytes are not a Frame.
     """
     frame = scan_frame(data)
     return _parse_frame(data) if frame is None else frame
@@ -58,7 +63,7 @@ def verify(frame: Frame) -> None:
 
 
 def scan_frame(data: bytes) -> Frame | None:
-    """Reads a canonical frame; None for anything else, which is then the full parser's."""
+    """Reads a canonical frame; returns None for anything else, which the full parser must read."""
     scanned = _CODEC.scan(data)
     if scanned is None:
         return None

@@ -1,4 +1,4 @@
-"""FrameHeader as a plain object, and as a protobuf object."""
+"""FrameHeader as a plain object and as a protobuf object."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ EMPTY_F32: F32 = _empty(F32_DTYPE)
 
 @dataclass(slots=True, eq=False)
 class Header:
-    """The fields of colibri.v1.FrameHeader, in its order; lists are one-dimensional uint32 or float32 arrays.
+    """The fields of colibri.v1.FrameHeader, in its order. Lists are one-dimensional uint32 or float32 arrays.
 
-    Enum fields hold numbers as they came, also unknown ones. Treated as immutable once built; not frozen,
-    because a frozen one takes three times as long to make.
+    Enum fields hold numbers as they came, also unknown ones. Do not change a header once it is built. It is not
+    frozen,
+    since making a frozen one takes three times as long.
     """
 
     kind: int = 0
@@ -81,7 +82,7 @@ lists_of = attrgetter(*LIST_FIELDS)
 
 
 def header_from_message(message: expert_pb2.FrameHeader) -> Header:
-    """The same header from a protobuf object."""
+    """Returns the same header from a protobuf object."""
     values: list[Any] = [getattr(message, name) for name in FIELDS]
     for index in range(16, 24):
         values[index] = np.array(values[index], F32_DTYPE if index == 21 else U32_DTYPE)

@@ -1,4 +1,4 @@
-"""What a frame of one deployment may hold, computed from the model: the same on both ends."""
+"""What frames of one deployment may hold, computed from the model: the same on both ends."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ _COMPUTE_MODES = {
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """Shapes of one model as the data plane sees them.
+    """The shapes of one model, as the data plane sees them. Raises ConfigError for a value out of range.
 
-    compute_mode: 'fp32' or 'bf16', which is also the rows' dtype on the wire; max_rows: rows of one message.
-    From them: mode_number and dtype_number (of colibri.v1.ComputeMode and Dtype, in every request), row_bytes
-    (of one row of a request), result_row_bytes (of one unit of a reply). Raises ConfigError for a value out
-    of range.
+    compute_mode: 'fp32' or 'bf16', also the rows' dtype on the wire.
+    max_rows: rows of one message.
+
+    These follow: mode_number and dtype_number (of colibri.v1.ComputeMode and Dtype, in every request), row_bytes
+        (one row of
+    a request), result_row_bytes (one unit of a reply).
     """
 
     layers: int
@@ -59,7 +61,7 @@ class FrameLimits:
 
     @property
     def max_entries(self) -> int:
-        """Entries, and so units, of one message."""
+        """Most entries, and so units, of one message."""
         return self.max_rows * self.top_k
 
     @property
@@ -74,8 +76,7 @@ class FrameLimits:
 
     @property
     def max_frame_bytes(self) -> int:
-        """Bytes of the largest single frame, a message's first with all its lists: the limit of a gRPC
-        message."""
+        """Bytes of the largest frame, which is a message's first with all its lists: the limit of a gRPC message."""
         groups = min(self.experts, self.max_entries)
         lists = 4 * (2 * groups + 4 * self.max_entries + 2 * self.max_entries)
         return CHUNK_BYTES + lists + _FIXED_BYTES

@@ -1,8 +1,8 @@
-"""What a message claims, checked before anything is made of it: shapes, counts, ranges, coverage of the
-units.
+"""Check what a message claims before anything is made of it: shapes, counts, ranges, coverage of the units.
 
-The loops are plain Python over lists: a decode step has few entries, where NumPy's calls would cost more than
-the loop, and for a long prefill the check stays near one per cent of the compute.
+The loops are plain Python over lists. A decode step has few entries, so NumPy's calls would cost more than the
+loop. For
+a long prefill the check takes about one per cent of the compute.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _PER_ENTRY = ("entry_slot", "entry_unit", "entry_weight")
 
 
 def check_forward(header: Header, limits: FrameLimits) -> None:
-    """Raises InvalidInput, naming the field, unless a FORWARD's first header is one that `limits` allow.
+    """Raises InvalidInput, naming the field, unless `limits` allow a FORWARD with this first header.
 
-    Afterwards: rows, entries and units are within their bounds, total_bytes is just what the rows need,
-    groups ascend, every index points inside, and every unit is one slot of a row or a folded prefix 0..n-1 of
-    one row.
+    Afterwards rows, entries and units are within their bounds, total_bytes is exactly what the rows need, groups
+    ascend,
+    every index points inside, and every unit is one slot of a row or a folded prefix 0..n-1 of one row.
     """
     rows, units = header.rows, header.units
     if header.compute_mode != limits.mode_number:
@@ -58,7 +58,7 @@ def check_forward(header: Header, limits: FrameLimits) -> None:
 
 
 def check_result(header: Header, units: int, limits: FrameLimits) -> None:
-    """Raises InvalidInput unless a RESULT's first header answers a request of `units` units."""
+    """Raises InvalidInput unless a RESULT with this first header answers a request of `units` units."""
     if header.units != units:
         raise _differs("units", header.units, units)
     if header.hidden != limits.hidden:
