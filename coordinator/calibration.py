@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from colibri.coordinator.layerwise import Layerwise, Progress
 from colibri.kernels.api import F32, Array, Backend, ComputeMode, PackedExpert, PackedLinear
-from colibri.kernels.reference.packing import gate_up_bytes, separate_gate_up
+from colibri.kernels.layout.packing import gate_up_bytes, separate_gate_up
 from colibri.models.dtypes import fp32_from_stored
 from colibri.models.model import Model
 from colibri.models.packs.weights import Importance

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from colibri.errors import CheckpointError, ConfigError
 from colibri.kernels.api import Backend, ComputeMode, PackedExpert, PackedLinear
-from colibri.kernels.reference.packing import packed_expert_bytes
+from colibri.kernels.layout.packing import packed_expert_bytes
 from colibri.models.checked import (
     CheckedCheckpoint,
     check_answer_texts,

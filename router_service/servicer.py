@@ -13,7 +13,7 @@ import numpy as np
 
 from colibri.errors import BadRow, ColibriError, InvalidInput
 from colibri.kernels.api import F32, Array, ComputeMode, GateResult
-from colibri.kernels.reference.floats import to_bf16
+from colibri.kernels.arithmetic.floats import to_bf16
 from colibri.router_service.pieces import SMALL_ROWS, Pauses, Pieces
 from colibri.router_service.router import MoeResult, MoeRouter
 from colibri.rpc.deadline import deadline_of

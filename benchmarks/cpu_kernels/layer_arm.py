@@ -19,8 +19,8 @@ from colibri.bench.kernels.timing import limits
 from colibri.bench.kernels.weights import FORMATS, copies, expert, random_rows
 from colibri.expert_service.execute import run_units
 from colibri.kernels.api import F32, ComputeMode, PackedExpert
+from colibri.kernels.arithmetic.floats import to_bf16
 from colibri.kernels.cpu.backend import CpuBackend
-from colibri.kernels.reference.floats import to_bf16
 from colibri.placement import Directory, Membership, spread
 from colibri.router_service.executor import LocalExecutor
 from colibri.router_service.router import MoeRouter

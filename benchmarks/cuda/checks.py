@@ -180,7 +180,7 @@ def _expert(parts: list[Array], dtype: str) -> PackedExpert:
 
 
 def _matrices(expert: PackedExpert) -> tuple[Array, ...]:
-    from colibri.kernels.reference.packing import unpack_expert
+    from colibri.kernels.layout.packing import unpack_expert
 
     if expert.dtype == "bf16":
         return unpack_expert(expert)

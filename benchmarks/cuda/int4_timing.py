@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from colibri.kernels.aligned import aligned_bytes
 from colibri.kernels.api import PackedExpert
 from colibri.kernels.cuda.cupy_device import CupyDevice
 from colibri.kernels.cuda.expanding import Bytes, Expansion
 from colibri.kernels.cuda.staging import PARTS, StagingRing
+from colibri.kernels.layout.aligned import aligned_bytes
 
 Measure = Callable[[], tuple[str, dict[str, Any]]]
 _PART = 14 << 20  # of a ring of 64 MiB, the default

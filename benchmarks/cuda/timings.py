@@ -17,8 +17,8 @@ from colibri.kernels.cuda.device import Buffer
 from colibri.kernels.cuda.products import grouped, pointers
 from colibri.kernels.cuda.staging import StagingRing
 from colibri.kernels.cuda.weights import WeightCache
+from colibri.kernels.layout.packing import gate_up_bytes, packed_expert_bytes
 from colibri.kernels.reference import ReferenceBackend
-from colibri.kernels.reference.packing import gate_up_bytes, packed_expert_bytes
 from tests.conformance.kernels.support import bf16
 
 if TYPE_CHECKING:

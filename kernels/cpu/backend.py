@@ -23,8 +23,8 @@ from colibri.kernels.api import (
     SamplingParams,
     UnitBatch,
 )
-from colibri.kernels.log64 import log64
-from colibri.kernels.rope_table import build_rope_table
+from colibri.kernels.arithmetic.log64 import log64
+from colibri.kernels.arithmetic.rope_table import build_rope_table
 
 
 def _to_bf16(mode: ComputeMode) -> bool:

@@ -7,11 +7,10 @@ from __future__ import annotations
 import numpy as np
 
 from colibri.kernels.api import F32, TILE, Array, ComputeMode, KvView, RopeTable
+from colibri.kernels.checks.arrays import check_mode
+from colibri.kernels.checks.attention import check_attention, check_rope
 from colibri.kernels.cuda.device import Device
 from colibri.kernels.cuda.rows import blocks
-from colibri.kernels.reference.attention import check_attention
-from colibri.kernels.reference.checks import check_mode
-from colibri.kernels.reference.rope import check_rope
 
 _ATTENTION_THREADS = 128
 

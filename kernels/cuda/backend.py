@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from colibri.kernels.aligned import aligned_bytes
 from colibri.kernels.api import (
     F32,
     U32,
@@ -25,14 +24,15 @@ from colibri.kernels.api import (
     SamplingParams,
     UnitBatch,
 )
+from colibri.kernels.arithmetic.rope_table import build_rope_table
+from colibri.kernels.checks.arrays import check_precision
 from colibri.kernels.cuda import attention, experts, products, routing, rows, sampling
 from colibri.kernels.cuda.device import Device, DeviceError
 from colibri.kernels.cuda.expanding import Dequantiser
 from colibri.kernels.cuda.plan import family_of
 from colibri.kernels.cuda.weights import WeightCache
+from colibri.kernels.layout.aligned import aligned_bytes
 from colibri.kernels.reference import ReferenceBackend
-from colibri.kernels.reference.checks import check_precision
-from colibri.kernels.rope_table import build_rope_table
 
 #: Threads of a block of the row-wise kernels unless told otherwise.
 BLOCK_SIZE = 256

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colibri.kernels.api import Array, PackedExpert
-from colibri.kernels.reference.packing import gate_up_bytes, packed_expert_bytes
+from colibri.kernels.layout.packing import gate_up_bytes, packed_expert_bytes
 
 Bytes = NDArray[np.uint8]
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from colibri.kernels.api import F32, MAX_TOP_K, U32, Array, PackedExpert, UnitBatch
+from colibri.kernels.checks.arrays import check_array
+from colibri.kernels.checks.units import check_unit_batch
 from colibri.kernels.cuda.device import Buffer, Device
 from colibri.kernels.cuda.expanding import Dequantiser, Expansion
 from colibri.kernels.cuda.plan import DTYPE_CODES, PLAIN_ROWS, fold_order, padded_rows, tile_groups
@@ -22,9 +24,7 @@ from colibri.kernels.cuda.products import (
 )
 from colibri.kernels.cuda.rows import fold
 from colibri.kernels.cuda.weights import WeightCache
-from colibri.kernels.reference.checks import check_array
-from colibri.kernels.reference.experts import check_unit_batch
-from colibri.kernels.reference.packing import gate_up_bytes, packed_expert_bytes
+from colibri.kernels.layout.packing import gate_up_bytes, packed_expert_bytes
 
 
 def expert_units(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from colibri.kernels.api import F32, U32, Array, PackedLinear
+from colibri.kernels.checks.arrays import check_format, check_rows_for
 from colibri.kernels.cuda.device import Buffer, Device, DeviceError
 from colibri.kernels.cuda.plan import (
     DTYPE_CODES,
@@ -18,7 +19,6 @@ from colibri.kernels.cuda.plan import (
 )
 from colibri.kernels.cuda.rows import check_size
 from colibri.kernels.cuda.weights import WeightCache
-from colibri.kernels.reference.checks import check_format, check_rows_for
 
 #: What plain_product does with a finished sum.
 STORE, WEIGHTED, SWIGLU = 0, 1, 2

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from colibri.kernels.api import U32, Array, GateResult, PackedLinear
-from colibri.kernels.cuda.device import Buffer, Device
-from colibri.kernels.cuda.plan import DTYPE_CODES, padded_rows
-from colibri.kernels.cuda.rows import blocks, check_size
-from colibri.kernels.cuda.weights import WeightCache
-from colibri.kernels.reference.checks import (
+from colibri.kernels.checks.arrays import (
     check_array,
     check_below,
     check_format,
     check_rows_for,
     check_top_k,
 )
+from colibri.kernels.cuda.device import Buffer, Device
+from colibri.kernels.cuda.plan import DTYPE_CODES, padded_rows
+from colibri.kernels.cuda.rows import blocks, check_size
+from colibri.kernels.cuda.weights import WeightCache
 
 _ROWS, _WARPS, _GROUP_THREADS, _DIGITS = 16, 8, 512, 16
 

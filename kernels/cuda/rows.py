@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from colibri.kernels.api import F32, U32, Array, ComputeMode, PackedLinear
+from colibri.kernels.checks.arrays import check_array, check_below, check_format, check_mode
+from colibri.kernels.checks.units import check_merge
 from colibri.kernels.cuda.device import Buffer, Device
 from colibri.kernels.cuda.plan import DTYPE_CODES
 from colibri.kernels.cuda.weights import WeightCache
-from colibri.kernels.reference.checks import check_array, check_below, check_format, check_mode
-from colibri.kernels.reference.merge import check_merge
-from colibri.kernels.reference.packing import packed_linear_bytes
+from colibri.kernels.layout.packing import packed_linear_bytes
 
 
 def blocks(items: int, threads: int) -> int:

@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colibri.kernels.api import F32, SamplingParams
+from colibri.kernels.arithmetic.log64 import log64
+from colibri.kernels.arithmetic.philox import uniform
+from colibri.kernels.checks.arrays import check_array
+from colibri.kernels.checks.sampling import check_sampling
 from colibri.kernels.cuda.device import Device
-from colibri.kernels.log64 import log64
-from colibri.kernels.reference.checks import check_array
-from colibri.kernels.reference.philox import uniform
-from colibri.kernels.reference.sampling import check_sampling
 
 _THREADS = 256
 _NO_VALUE = "expected at least one finite value, got none"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from colibri.kernels.api import F32, Array, ComputeMode, KvView
-from colibri.kernels.reference.checks import check_array, check_kv, check_mode
-from colibri.kernels.reference.floats import F64, to_rows, widen
+from colibri.kernels.arithmetic.floats import F64, to_rows, widen
+from colibri.kernels.checks.arrays import check_mode
+from colibri.kernels.checks.attention import check_attention
 
 
 def attention(q: F32, kv: KvView, window: int | None, mode: ComputeMode) -> Array:
@@ -21,21 +22,6 @@ def attention(q: F32, kv: KvView, window: int | None, mode: ComputeMode) -> Arra
         sequence = int(kv.row_sequence[row])
         out[row] = _attend(queries[row], _gather(kv.k, kv, sequence, keys), _gather(kv.v, kv, sequence, keys))
     return to_rows(out.reshape(q.shape), mode)
-
-
-def check_attention(q: F32, kv: KvView, window: int | None) -> Array:
-    """The first visible key of each row, int32 [rows]. Raises TypeError or ValueError naming what is wrong."""
-    check_array("q", q, np.float32, ("rows", "heads * head_dim"))
-    if window is not None and window < 1:
-        raise ValueError(f"window: expected None or at least 1 position, got {window}")
-    first_key = np.zeros_like(kv.positions) if window is None else np.maximum(kv.positions - (window - 1), 0)
-    check_kv(kv, len(q), first_key)
-    _, kv_heads, _, head_dim = kv.k.shape
-    if q.shape[1] == 0 or q.shape[1] % (kv_heads * head_dim):
-        raise ValueError(
-            f"q: expected a multiple of kv_heads * head_dim ({kv_heads * head_dim}) columns, got {q.shape[1]}"
-        )
-    return first_key
 
 
 def _gather(cache: Array, kv: KvView, sequence: int, keys: Array) -> F64:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from colibri.kernels.aligned import aligned_bytes
 from colibri.kernels.api import (
     F32,
     U32,
@@ -22,22 +21,14 @@ from colibri.kernels.api import (
     SamplingParams,
     UnitBatch,
 )
-from colibri.kernels.reference import (
-    attention,
-    gate,
-    group,
-    linear,
-    merge,
-    norm,
-    packing,
-    quantised,
-    sampling,
-)
+from colibri.kernels.arithmetic.floats import F64
+from colibri.kernels.arithmetic.rope_table import build_rope_table
+from colibri.kernels.checks.arrays import check_precision
+from colibri.kernels.layout import packing
+from colibri.kernels.layout.aligned import aligned_bytes
+from colibri.kernels.reference import attention, gate, group, linear, merge, norm, quantised, sampling
 from colibri.kernels.reference import experts as ffn
 from colibri.kernels.reference import rope as rotary
-from colibri.kernels.reference.checks import check_precision
-from colibri.kernels.reference.floats import F64
-from colibri.kernels.rope_table import build_rope_table
 
 
 class ReferenceBackend:

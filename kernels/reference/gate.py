@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colibri.kernels.api import F32, Array, GatePrecision, GateResult, PackedLinear
-from colibri.kernels.reference.checks import check_array, check_format, check_rows_for, check_top_k
-from colibri.kernels.reference.floats import exp32, to_f32, widen
+from colibri.kernels.arithmetic.floats import exp32, to_f32, widen
+from colibri.kernels.checks.arrays import check_array, check_format, check_rows_for, check_top_k
+from colibri.kernels.layout.packing import unpack_linear
 from colibri.kernels.reference.linear import product
-from colibri.kernels.reference.packing import unpack_linear
 
 
 def gate(x: Array, weight: PackedLinear, k: int, precision: GatePrecision = GatePrecision.FP32) -> GateResult:

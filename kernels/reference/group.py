@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from colibri.kernels.api import U32
-from colibri.kernels.reference.checks import check_array, check_below
+from colibri.kernels.checks.arrays import check_array, check_below
 
 
 def group(keys: U32, buckets: int) -> tuple[U32, U32]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from colibri.kernels.api import F32, U32, Array, PackedLinear
+from colibri.kernels.arithmetic.floats import F64, to_f32, widen
+from colibri.kernels.checks.arrays import check_array, check_below, check_format, check_rows_for
+from colibri.kernels.layout.packing import unpack_linear
 from colibri.kernels.reference import quantised
-from colibri.kernels.reference.checks import check_array, check_below, check_format, check_rows_for
-from colibri.kernels.reference.floats import F64, to_f32, widen
-from colibri.kernels.reference.packing import unpack_linear
 
 
 def embed(table: PackedLinear, ids: U32) -> F32:

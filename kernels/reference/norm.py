@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from colibri.kernels.api import F32, Array, ComputeMode
-from colibri.kernels.reference.checks import check_array, check_mode
-from colibri.kernels.reference.floats import to_f32, to_rows, widen
+from colibri.kernels.arithmetic.floats import to_f32, to_rows, widen
+from colibri.kernels.checks.arrays import check_array, check_mode
 
 
 def rms_norm(x: F32, weight: F32, eps: float, mode: ComputeMode) -> Array:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from colibri.kernels.aligned import aligned_bytes
 from colibri.kernels.api import F32, PANEL, Array, PackedExpert, PackedLinear
-from colibri.kernels.reference import quant_packing
-from colibri.kernels.reference.checks import check_array
-from colibri.kernels.reference.floats import F64, to_f32, widen
-from colibri.kernels.reference.packing import (
+from colibri.kernels.arithmetic.floats import F64, to_f32, widen
+from colibri.kernels.checks.arrays import check_array
+from colibri.kernels.layout import quant_packing
+from colibri.kernels.layout.aligned import aligned_bytes
+from colibri.kernels.layout.packing import (
     gate_up_bytes,
     interleave_gate_up,
     packed_expert_bytes,
     packed_linear_bytes,
     separate_gate_up,
 )
-from colibri.kernels.reference.quantising import Quantised, check_format, quantise
+from colibri.kernels.layout.quant_packing import Quantised, check_quantised_format
+from colibri.kernels.reference.quantising import quantise
 
 _STORED = (np.uint16, np.float16, np.float32)
 _QUANTISED = ("int8", "int4")
@@ -27,7 +28,7 @@ def is_quantised(weight: PackedLinear | PackedExpert) -> bool:
 
 
 def quantize_linear(weight: Array, dtype: str, group: int, importance: F32 | None = None) -> PackedLinear:
-    check_format(dtype, group)
+    check_quantised_format(dtype, group)
     _check_weight("weight", weight, ("n", "k"))
     n, k = weight.shape
     _check_importance("importance", importance, dtype, k)
@@ -44,7 +45,7 @@ def quantize_expert(
     group: int,
     importance: tuple[F32 | None, F32 | None] | None = None,
 ) -> PackedExpert:
-    check_format(dtype, group)
+    check_quantised_format(dtype, group)
     check_array("gate", gate, _STORED, ("ffn", "hidden"))
     ffn, hidden = gate.shape
     check_array("up", up, gate.dtype, (ffn, hidden))

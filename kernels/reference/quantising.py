@@ -3,13 +3,12 @@ numbers and scales as the cpu backend's. All arithmetic is fp32, one rounding at
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
-from colibri.kernels.api import F32, GROUPS, Array
-from colibri.kernels.reference.floats import BF16, to_bf16, to_f32, widen
+from colibri.kernels.api import F32, Array
+from colibri.kernels.arithmetic.floats import to_bf16, to_f32, widen
+from colibri.kernels.layout.quant_packing import Quantised
 
 I8 = NDArray[np.int8]
 
@@ -18,21 +17,6 @@ _RANGES = {"int8": (-127, 127), "int4": (-8, 7)}
 #: Where the weight of largest magnitude may lie on the scale of an int4 group; -8 alone is plain rounding.
 _STARTS = (-8, -7, -7.5, -8.5, -9, -9.5, -10, -11, -12, 6.5, 7, 7.5, 8, 8.5, 9, 10, 11)
 _REFINEMENTS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Quantised:
-    """numbers int8 [n, k]; scales bf16 [n, groups]: the weight is their product."""
-
-    numbers: I8
-    scales: BF16
-
-
-def check_format(dtype: str, group: int) -> None:
-    if dtype not in _RANGES:
-        raise ValueError(f"dtype: expected 'int8' or 'int4', got {dtype!r}")
-    if group not in GROUPS:
-        raise ValueError(f"group: expected 32, 64 or 128, got {group!r}")
 
 
 def quantise(weight: Array, dtype: str, group: int, importance: F32 | None) -> Quantised:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from colibri.kernels.api import LAYOUT_VERSION
-from colibri.kernels.reference.packing import packed_expert_bytes, packed_linear_bytes
+from colibri.kernels.layout.packing import packed_expert_bytes, packed_linear_bytes
 from colibri.models.config import MixtralConfig
 from colibri.models.weight_format import WeightFormat
 

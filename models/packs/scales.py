@@ -10,7 +10,7 @@ import numpy as np
 from colibri.errors import CheckpointError
 from colibri.kernels.api import PANEL, PackedExpert, PackedLinear
 from colibri.kernels.cpu.scales import first_not_finite_scale
-from colibri.kernels.reference.packing import expert_matrices, packed_linear_bytes
+from colibri.kernels.layout.packing import expert_matrices, packed_linear_bytes
 from colibri.models.finite import spelt
 
 #: Half a panel: gate and up rows alternate in runs of this many.

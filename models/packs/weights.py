@@ -9,7 +9,7 @@ import numpy as np
 
 from colibri.errors import CheckpointError
 from colibri.kernels.api import F32, Array, Backend, ComputeMode, PackedExpert, PackedLinear
-from colibri.kernels.reference.packing import expert_matrices
+from colibri.kernels.layout.packing import expert_matrices
 from colibri.models.checkpoint import ExpertWeights
 from colibri.models.dtypes import BF16, FP16, FP32, fp32_from_stored
 from colibri.models.weight_format import WeightFormat

@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from colibri.kernels.api import ComputeMode
-from colibri.kernels.reference.floats import to_bf16
+from colibri.kernels.arithmetic.floats import to_bf16
 from colibri.v1 import router_pb2, router_pb2_grpc
 from tests.conftest import TINY
 from tests.support.clusters import BACKEND, deployed, eventually, is_alive, kill

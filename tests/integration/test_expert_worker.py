@@ -19,8 +19,8 @@ from colibri.expert_service.epochs import AHEAD
 from colibri.expert_service.execute import run_units
 from colibri.expert_service.store import WeightStore
 from colibri.kernels.api import F32, Array, ComputeMode, UnitBatch
+from colibri.kernels.arithmetic.floats import to_rows
 from colibri.kernels.factory import make_backend
-from colibri.kernels.reference.floats import to_rows
 from colibri.models.checkpoint import Checkpoint
 from colibri.numerics import ExpertNumerics
 from colibri.rpc.status import from_rpc_error

@@ -23,7 +23,7 @@ from colibri.coordinator.step_pauses import StepPauses
 from colibri.deadline import Deadline
 from colibri.errors import Busy, ColibriError, WorkerLost
 from colibri.kernels.api import F32, U32, Array, ComputeMode, UnitBatch
-from colibri.kernels.reference.floats import to_rows
+from colibri.kernels.arithmetic.floats import to_rows
 from colibri.placement import Directory, Membership
 from colibri.router_service.executor import Answers, LocalExecutor
 from colibri.router_service.plan import LayerPlan

@@ -16,8 +16,8 @@ from colibri.expert_service.execute import run_units
 from colibri.expert_service.store import WeightStore
 from colibri.expert_service.stream import RunUnits
 from colibri.kernels.api import Array, Backend, ComputeMode, PackedLinear
+from colibri.kernels.arithmetic.floats import to_rows
 from colibri.kernels.reference import ReferenceBackend
-from colibri.kernels.reference.floats import to_rows
 from colibri.models.checkpoint import Checkpoint
 from colibri.numerics import ExpertNumerics
 from colibri.placement import Directory, Membership, Placement, WorkerEndpoint, spread

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from colibri.kernels.api import Backend, ComputeMode
+from colibri.kernels.layout.packing import packed_expert_bytes, packed_linear_bytes
 from colibri.kernels.reference import ReferenceBackend
-from colibri.kernels.reference.packing import packed_expert_bytes, packed_linear_bytes
 from colibri.kernels.reference.quantised import dequantize_expert, dequantize_linear
 
 from .quantised_support import FORMATS, KINDS, draw, read, read_expert, values

@@ -69,7 +69,7 @@ def test_rope_and_store(
 
 
 def test_table_is_the_shared_one(backend: Backend) -> None:
-    from colibri.kernels.rope_table import build_rope_table
+    from colibri.kernels.arithmetic.rope_table import build_rope_table
 
     table, expected = backend.rope_table(1e5, 64, 100), build_rope_table(1e5, 64, 100)
     assert_same(table.cos, expected.cos)

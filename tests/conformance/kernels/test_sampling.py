@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from colibri.kernels.api import Backend, SamplingParams
-from colibri.kernels.log64 import log64
-from colibri.kernels.reference.floats import exp32
+from colibri.kernels.arithmetic.floats import exp32
+from colibri.kernels.arithmetic.log64 import log64
 
 from .support import Array
 

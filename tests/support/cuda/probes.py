@@ -292,7 +292,7 @@ def probe(
 
 def _matrices(expert: PackedExpert) -> tuple[Array, Array, Array]:
     if expert.dtype == "bf16":
-        from colibri.kernels.reference.packing import unpack_expert
+        from colibri.kernels.layout.packing import unpack_expert
 
         gate, up, down = (as_float64(m) for m in unpack_expert(expert))
     else:

@@ -10,8 +10,8 @@ import pytest
 from colibri.errors import ExpertNotLoaded
 from colibri.expert_service.execute import run_units
 from colibri.kernels.api import ComputeMode, PackedExpert, UnitBatch
+from colibri.kernels.arithmetic.floats import to_rows
 from colibri.kernels.factory import make_backend
-from colibri.kernels.reference.floats import to_rows
 from tests.support.frames import f32, u32
 
 HIDDEN, FFN = 32, 48

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from colibri.kernels.aligned import aligned_bytes
 from colibri.kernels.api import ComputeMode
+from colibri.kernels.arithmetic.floats import to_bf16
 from colibri.kernels.cpu.backend import CpuBackend, supported_isas
+from colibri.kernels.layout.aligned import aligned_bytes
 from colibri.kernels.reference import ReferenceBackend
-from colibri.kernels.reference.floats import to_bf16
 from colibri.kernels.reference.quantised import dequantize_linear
 
 ISAS = tuple(supported_isas())

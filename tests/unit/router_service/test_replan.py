@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colibri.kernels.api import F32, Array, ComputeMode, GateResult, PackedExpert
+from colibri.kernels.arithmetic.floats import to_rows
 from colibri.kernels.reference import ReferenceBackend
-from colibri.kernels.reference.floats import to_rows
 from colibri.router_service.plan import OwnerTable, plan_rows
 from colibri.router_service.plan_types import NOBODY, Dispatch, LayerPlan
 from colibri.router_service.replan import replan, splice

@@ -20,8 +20,8 @@ from colibri.kernels.api import (
     PackedLinear,
     UnitBatch,
 )
+from colibri.kernels.arithmetic.floats import to_rows
 from colibri.kernels.reference import ReferenceBackend
-from colibri.kernels.reference.floats import to_rows
 from colibri.placement import Directory, Membership, Placement, spread
 from colibri.router_service.executor import Answers, LocalExecutor
 from colibri.router_service.plan import LayerPlan

@@ -9,10 +9,10 @@ from colibri.errors import ConfigError
 from colibri.expert_service.config import WorkerConfig
 from colibri.expert_service.gpu_options import GpuOptions
 from colibri.kernels.api import ComputeMode
+from colibri.kernels.arithmetic.floats import to_bf16
 from colibri.kernels.cpu.backend import CpuBackend
 from colibri.kernels.cuda.backend import CudaBackend
 from colibri.kernels.cuda.staging import LEAST_BYTES
-from colibri.kernels.reference.floats import to_bf16
 from colibri.kernels.reference.quantised import dequantize_expert
 from tests.conformance.kernels.support import stored, unit_batch
 from tests.support.cuda.emulated import EmulatedDevice

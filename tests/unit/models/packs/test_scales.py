@@ -13,7 +13,7 @@ from colibri.errors import CheckpointError
 from colibri.kernels import _native
 from colibri.kernels.api import PackedExpert, PackedLinear
 from colibri.kernels.factory import make_backend
-from colibri.kernels.reference import quant_packing
+from colibri.kernels.layout import quant_packing
 from colibri.models.packs.scales import ScaleLook
 
 BACKEND = make_backend("reference")

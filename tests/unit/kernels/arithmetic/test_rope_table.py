@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from colibri.kernels.rope_table import MAX_ANGLE, build_rope_table
+from colibri.kernels.arithmetic.rope_table import MAX_ANGLE, build_rope_table
 
 #: (theta, head_dim, positions) -> XXH64 of cos, then sin, little endian.
 HASHES: dict[tuple[float, int, int], str] = {

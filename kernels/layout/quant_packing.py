@@ -3,14 +3,17 @@ the numbers plus their zero point, four of K side by side."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from colibri.kernels.api import PANEL
-from colibri.kernels.reference.checks import check_array
-from colibri.kernels.reference.quantising import Quantised, check_format
+from colibri.kernels.api import GROUPS, PANEL
+from colibri.kernels.arithmetic.floats import BF16
+from colibri.kernels.checks.arrays import check_array
 
 U8 = NDArray[np.uint8]
+I8 = NDArray[np.int8]
 
 _OCTET = 8
 _SCALE_BYTES = 2 * PANEL
@@ -19,8 +22,23 @@ _ZERO = {"int8": 128, "int4": 8}
 _OCTET_BYTES = {"int8": PANEL * _OCTET, "int4": PANEL * _OCTET // 2}
 
 
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """numbers int8 [n, k]; scales bf16 [n, groups]: the weight is their product."""
+
+    numbers: I8
+    scales: BF16
+
+
+def check_quantised_format(dtype: str, group: int) -> None:
+    if dtype not in _ZERO:
+        raise ValueError(f"dtype: expected 'int8' or 'int4', got {dtype!r}")
+    if group not in GROUPS:
+        raise ValueError(f"group: expected 32, 64 or 128, got {group!r}")
+
+
 def quant_linear_bytes(dtype: str, n: int, k: int, group: int) -> int:
-    check_format(dtype, group)
+    check_quantised_format(dtype, group)
     return -(-n // PANEL) * (-(-k // group) * _SCALE_BYTES + -(-k // _OCTET) * _OCTET_BYTES[dtype])
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from colibri.kernels.aligned import ALIGNMENT, aligned_bytes
 from colibri.kernels.api import PANEL, Array, ComputeMode, PackedExpert, PackedLinear
-from colibri.kernels.reference.checks import check_array, check_mode
-from colibri.kernels.reference.floats import dtype_name, numpy_dtype, to_bf16
-from colibri.kernels.reference.quant_packing import quant_linear_bytes
+from colibri.kernels.arithmetic.floats import dtype_name, numpy_dtype, to_bf16
+from colibri.kernels.checks.arrays import check_array, check_mode
+from colibri.kernels.layout.aligned import ALIGNMENT, aligned_bytes
+from colibri.kernels.layout.quant_packing import quant_linear_bytes
 
 _STORED = (np.uint16, np.float16, np.float32)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from colibri.kernels.reference.philox import philox4x32, uniform
+from colibri.kernels.arithmetic.philox import philox4x32, uniform
 
 ONES = 0xFFFFFFFF
 KNOWN = [

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colibri.kernels.api import RopeTable
-from colibri.kernels.log64 import LN2_HIGH, LN2_LOW, log64
+from colibri.kernels.arithmetic.log64 import LN2_HIGH, LN2_LOW, log64
 
 F64 = NDArray[np.float64]
 

@@ -13,7 +13,6 @@ from colibri.kernels.api import (
     Array,
     ComputeMode,
     GatePrecision,
-    KvView,
     PackedExpert,
     PackedLinear,
 )
@@ -86,31 +85,3 @@ def check_top_k(k: int, experts: int, name: str) -> None:
 def check_precision(precision: GatePrecision) -> None:
     if not isinstance(precision, GatePrecision):
         raise TypeError(f"precision: expected a GatePrecision, got {type(precision).__name__}")
-
-
-def check_kv(kv: KvView, rows: int, first_key: Array | None) -> None:
-    """Checks shapes, types, positions, and the pages of keys first_key[r] .. positions[r] (None: the last
-    alone)."""
-    check_array("kv.k", kv.k, (np.float32, np.uint16), ("pages", "kv_heads", "page", "head_dim"))
-    check_array("kv.v", kv.v, kv.k.dtype, kv.k.shape)
-    pages, kv_heads, page, head_dim = kv.k.shape
-    if page not in (8, 16, 32, 64):
-        raise ValueError(f"kv.k: expected pages of 8, 16, 32 or 64 positions, got {page}")
-    if kv_heads == 0 or head_dim == 0 or head_dim % 2:
-        raise ValueError(f"kv.k: expected heads and an even head_dim above 0, got {list(kv.k.shape)}")
-    check_array("kv.page_table", kv.page_table, np.int32, ("sequences", "max_pages"))
-    check_array("kv.row_sequence", kv.row_sequence, np.int32, (rows,))
-    check_array("kv.positions", kv.positions, np.int32, (rows,))
-    sequences, max_pages = kv.page_table.shape
-    check_below("kv.row_sequence", kv.row_sequence, sequences, "sequences")
-    check_below("kv.positions", kv.positions, max_pages * page, "max_pages * page")
-    for row in range(rows):
-        last = int(kv.positions[row]) // page
-        first = last if first_key is None else int(first_key[row]) // page
-        sequence = int(kv.row_sequence[row])
-        used = kv.page_table[sequence, first : last + 1]
-        bad = np.flatnonzero((used < 0) | (used >= pages))
-        if bad.size:
-            at = first + int(bad[0])
-            got = int(kv.page_table[sequence, at])
-            raise ValueError(f"kv.page_table[{sequence}, {at}]: expected 0 .. {pages - 1} (pages), got {got}")
