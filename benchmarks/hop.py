@@ -36,7 +36,7 @@ def serve_echo(listen: str, reply_bytes: int, certificates: str = "") -> None:
     serve_worker."""
     import grpc
 
-    from colibri.transport.options import server_options
+    from colibri.grpc_options import server_options
 
     reply = bytes(reply_bytes)
 
@@ -140,8 +140,8 @@ def start_child(
 
 
 def echo_arm(target: str, size: int, security: ChannelSecurity | None = None) -> Callable[[], object]:
+    from colibri.grpc_options import channel_options
     from colibri.security.channel import PLAIN
-    from colibri.transport.options import channel_options
 
     channel = (security or PLAIN).open(target, channel_options(64 << 20))
     outbox: SimpleQueue[bytes] = SimpleQueue()

@@ -23,6 +23,7 @@ from colibri.coordinator.replies import to_reply
 from colibri.coordinator.validate import Draws, RequestLimits, check_request_id, to_request
 from colibri.deadline import Clock, Deadline
 from colibri.errors import Busy, InvalidInput
+from colibri.grpc_options import CONTROL_MESSAGE_BYTES
 from colibri.models.chat_renderer import ChatRenderer
 from colibri.models.config import MixtralConfig
 from colibri.models.generation_config import GenerationDefaults
@@ -32,7 +33,6 @@ from colibri.rpc.deadline import deadline_of
 from colibri.rpc.server import Service
 from colibri.rpc.turns import Turns, Waiter
 from colibri.security.caller import caller_of
-from colibri.transport.options import CONTROL_MESSAGE_BYTES
 from colibri.v1 import generation_pb2 as pb
 from colibri.v1 import generation_pb2_grpc
 

@@ -19,13 +19,13 @@ from colibri.expert_service.servicer import ExpertServicer, Identity
 from colibri.expert_service.store import WeightStore
 from colibri.expert_service.stream import RunUnits, Worker
 from colibri.expert_service.warm_up import warm_up
+from colibri.grpc_options import server_options
 from colibri.kernels.api import Backend, ComputeMode
 from colibri.kernels.factory import make_backend
 from colibri.models.location import split_pin
 from colibri.models.model import check_mode, expert_numerics, for_use, formats, open_model, warn_of_texts
 from colibri.rpc.server import RpcServer, build_server
 from colibri.security.public_text import hide
-from colibri.transport.options import server_options
 from colibri.wire.limits import FrameLimits
 
 #: Control calls (handshake, load, retire, status, reflection) that may run beside the streams.

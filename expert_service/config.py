@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from colibri.address import parse_address
 from colibri.errors import ConfigError
 from colibri.expert_service.gpu_options import GpuOptions
 from colibri.security.server import ServerSecurity
-from colibri.transport.address import parse_address
 
 
 @dataclass(frozen=True, slots=True)

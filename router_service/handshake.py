@@ -10,8 +10,8 @@ import grpc
 from colibri.errors import ColibriError, DeadlineExpired, NumericsMismatch, WorkerLost
 from colibri.numerics_homes import OPTION
 from colibri.placement import WorkerEndpoint
+from colibri.rpc.diagnose import explained, may_be_tls
 from colibri.rpc.status import from_rpc_error
-from colibri.security.diagnose import explained, may_be_tls
 from colibri.v1 import expert_pb2, expert_pb2_grpc
 from colibri.wire.protocol import PROTOCOL_MAX, PROTOCOL_MIN
 

@@ -19,8 +19,8 @@ from typing import Any
 import grpc
 
 from benchmarks.table import Line, Outcome
+from colibri.grpc_options import channel_options
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
-from colibri.transport.options import channel_options
 from colibri.v1 import generation_pb2 as gp
 from colibri.v1 import router_pb2 as rp
 

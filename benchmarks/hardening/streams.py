@@ -24,7 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.table import Line, Outcome
 from colibri.client import ChannelSecurity, Client
-from colibri.transport.options import channel_options
+from colibri.grpc_options import channel_options
 from tests.integration.bad_input.connections import threads_of
 from tests.integration.bad_input.folders import good
 from tests.integration.bad_input.live import rss_of

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from colibri.client import Client
 from colibri.generation import Tokens
-from colibri.transport.options import channel_options
+from colibri.grpc_options import channel_options
 
 _PAUSE_S = 0.02
 _WAIT_S = 60.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from colibri.address import UnixAddress, parse_address
 from colibri.cluster.machine.pinning_plan import WorkerPlace
 from colibri.cluster.placing.planner.problem import Worker
 from colibri.placement import WorkerEndpoint
-from colibri.transport.address import UnixAddress, parse_address
 
 
 def worker_facts(

@@ -9,9 +9,9 @@ import grpc
 
 from colibri.cluster.workers.life import WorkerLife
 from colibri.deadline import Clock
+from colibri.grpc_options import channel_options
 from colibri.rpc.status import from_rpc_error
 from colibri.security.channel import PLAIN, ChannelSecurity
-from colibri.transport.options import channel_options
 from colibri.v1 import expert_pb2, expert_pb2_grpc
 
 #: Between two questions to a worker that has not answered.

@@ -12,11 +12,11 @@ import grpc
 from colibri.cluster.experts.contents import Contents
 from colibri.deadline import Deadline
 from colibri.errors import Cancelled, WorkerLost
+from colibri.grpc_options import channel_options
 from colibri.placement import WorkerEndpoint
+from colibri.rpc.diagnose import failure
 from colibri.rpc.status import from_rpc_error
 from colibri.security.channel import PLAIN, ChannelSecurity
-from colibri.security.diagnose import failure
-from colibri.transport.options import channel_options
 from colibri.v1 import expert_pb2, expert_pb2_grpc
 
 #: Hears of each expert that is in place.

@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
+from colibri.address import MAX_UNIX_PATH
 from colibri.errors import ConfigError
-from colibri.transport.address import MAX_UNIX_PATH
 
 _PREFIX = "colibri-run-"
 _LOCK = "owner.lock"

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 import grpc
 
+from colibri.grpc_options import channel_options
 from colibri.security.channel import PLAIN, ChannelSecurity
 from colibri.transport.host import host_id
-from colibri.transport.options import channel_options
 from colibri.transport.shared_memory import LAYOUT
 from colibri.v1 import expert_pb2, expert_pb2_grpc
 

@@ -90,7 +90,7 @@ from pathlib import Path
 from colibri.errors import ColibriError
 from colibri.security.bind import checked_bind
 from colibri.security.secret_file import read_file
-from colibri.transport.address import parse_address
+from colibri.address import parse_address
 from colibri.wire.frame import read_frame
 from colibri.wire.limits import FrameLimits
 from colibri.wire.units import check_forward

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from colibri.address import claim_unix_path
 from colibri.cluster.ray.leftovers import end
 from colibri.cluster.workers.run_folder import RunFolder, sweep
 from colibri.errors import ConfigError
-from colibri.transport.address import claim_unix_path
 from tests.support.tries import Tries
 
 NOBODY = 65534

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from colibri.grpc_options import channel_options, server_options
 from colibri.rpc.server import build_server
 from colibri.security.channel import PLAIN, ChannelSecurity
-from colibri.transport.options import channel_options, server_options
 from tests.integration.bad_input.live import open_fds, rss_of
 from tests.support.attacked import OPTIONS, WAIT_S
 from tests.support.pki import Pki, new_token

@@ -13,9 +13,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from colibri.grpc_options import channel_options
 from colibri.rpc.places import Bounds
 from colibri.rpc.server import build_server
-from colibri.transport.options import channel_options
 from colibri.v1 import generation_pb2
 from tests.support.attacked import OPTIONS, PORTS, WAIT_S, Port, port
 from tests.support.pki import Pki

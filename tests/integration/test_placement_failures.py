@@ -30,7 +30,7 @@ from colibri.errors import (
     ShuttingDown,
     WorkerLost,
 )
-from colibri.transport.options import channel_options
+from colibri.grpc_options import channel_options
 from colibri.v1 import faults_pb2, faults_pb2_grpc
 from tests.support.clusters import deployed, eventually, kill, statuses
 from tests.support.tiny_engine import Answer

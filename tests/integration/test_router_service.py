@@ -22,6 +22,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from colibri.coordinator.step_pauses import StepPauses
 from colibri.deadline import Deadline
 from colibri.errors import Busy, ColibriError, WorkerLost
+from colibri.grpc_options import channel_options, server_options
 from colibri.kernels.api import F32, U32, Array, ComputeMode, UnitBatch
 from colibri.kernels.arithmetic.floats import to_rows
 from colibri.placement import Directory, Membership
@@ -31,7 +32,6 @@ from colibri.router_service.router import MoeRouter
 from colibri.router_service.servicer import SERVICE, RouterServicer, max_message_bytes
 from colibri.rpc.server import build_server
 from colibri.rpc.status import PEER_KEY, RETRY_AFTER_KEY, RETRYABLE_KEY
-from colibri.transport.options import channel_options, server_options
 from tests.support.expert_servers import MoeBench, membership_of
 
 MAX_ROWS = 300

@@ -11,13 +11,13 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from colibri.coordinator.engine import EngineOptions
+from colibri.grpc_options import channel_options, server_options
 from colibri.kernels.api import ComputeMode
 from colibri.placement import Directory
 from colibri.router_service.servicer import RouterServicer, max_message_bytes
 from colibri.rpc.places import Bounds
 from colibri.rpc.server import build_server
 from colibri.security.channel import ChannelSecurity, Metadata
-from colibri.transport.options import channel_options, server_options
 from colibri.v1 import (
     expert_pb2,
     expert_pb2_grpc,

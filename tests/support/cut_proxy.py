@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 
-from colibri.transport.address import UnixAddress, parse_address
+from colibri.address import UnixAddress, parse_address
 
 
 class CutProxy:

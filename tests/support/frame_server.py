@@ -14,10 +14,10 @@ from typing import Any
 
 import grpc
 
+from colibri.grpc_options import server_options
 from colibri.rpc.server import RpcServer, Service, build_server
 from colibri.transport._shared_ring import SharedRing
 from colibri.transport.grpc_stream import EXCHANGE_METHOD
-from colibri.transport.options import server_options
 from colibri.transport.shared_memory import TOKEN_BYTES, ring_bytes
 from colibri.v1 import expert_pb2
 

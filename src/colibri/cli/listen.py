@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 
+from colibri.address import UnixAddress, claim_unix_path, parse_address
 from colibri.errors import ConfigError
 from colibri.security.bind import checked_bind
 from colibri.security.server import ServerSecurity
-from colibri.transport.address import UnixAddress, claim_unix_path, parse_address
 
 
 def check_free(listen: str, field: str, security: ServerSecurity | None = None) -> None:

@@ -62,12 +62,12 @@ def run(args: argparse.Namespace) -> int:
     from colibri.cli.terminal import announce, say
     from colibri.cluster.operator.operator_service import OperatorServicer
     from colibri.deployment.assemble_router import RouterOptions, assemble_router
+    from colibri.grpc_options import server_options
     from colibri.models.location import split_pin
     from colibri.router_service.servicer import RouterServicer, max_message_bytes
     from colibri.rpc.server import build_server
     from colibri.security.public_text import hide
     from colibri.transport.link import LinkKind
-    from colibri.transport.options import server_options
 
     keep_native_code_from_waiting()
     check_free(args.listen, "--listen", security)

@@ -84,11 +84,11 @@ def _build(
     from colibri.cli.terminal import dropped_lines
     from colibri.cluster.operator.operator_service import MAX_CALLS
     from colibri.coordinator.servicer import GenerationServicer, ServedModel
+    from colibri.grpc_options import CONTROL_MESSAGE_BYTES, server_options
     from colibri.models.chat_renderer import load_chat_renderer
     from colibri.models.model import confirm_texts
     from colibri.router_service.servicer import RouterServicer, max_message_bytes
     from colibri.rpc.server import build_server
-    from colibri.transport.options import CONTROL_MESSAGE_BYTES, server_options
 
     model, numerics = deployment.model, deployment.numerics
     served = ServedModel(

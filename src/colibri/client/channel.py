@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import grpc
 
+from colibri.address import parse_address
 from colibri.errors import ColibriError
+from colibri.grpc_options import Options, channel_options
+from colibri.rpc.diagnose import failure, may_be_tls
 from colibri.rpc.status import from_rpc_error
 from colibri.security.channel import PLAIN, ChannelSecurity, Metadata
-from colibri.security.diagnose import failure, may_be_tls
-from colibri.transport.address import parse_address
-from colibri.transport.options import Options, channel_options
 
 #: A name is resolved again so often at most; gRPC's own 30 s would hide a server that came back elsewhere.
 _RESOLVE_AGAIN_MS = 1000

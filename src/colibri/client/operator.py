@@ -11,8 +11,8 @@ from google.protobuf.message import Message
 
 from colibri.client.channel import Server
 from colibri.errors import WorkerLost
+from colibri.grpc_options import channel_options
 from colibri.security.channel import ChannelSecurity
-from colibri.transport.options import channel_options
 from colibri.v1 import operator_pb2 as pb
 from colibri.v1 import operator_pb2_grpc
 

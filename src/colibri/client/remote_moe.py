@@ -24,8 +24,8 @@ from colibri.client.retry import Attempts, Retry
 from colibri.client.sync import QUICK_S, ask
 from colibri.deadline import Deadline
 from colibri.errors import FrameError, InvalidInput
+from colibri.grpc_options import CONTROL_MESSAGE_BYTES
 from colibri.security.channel import ChannelSecurity, Metadata
-from colibri.transport.options import CONTROL_MESSAGE_BYTES
 from colibri.v1 import router_pb2 as pb
 from colibri.v1 import router_pb2_grpc
 

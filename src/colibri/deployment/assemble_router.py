@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from colibri.address import parse_address
 from colibri.cluster.experts.contents import Contents
 from colibri.cluster.machine.topology import discover
 from colibri.cluster.operator.cluster_status import StatusSources
@@ -28,7 +29,6 @@ from colibri.placement import Placement
 from colibri.router_service.policy import FailoverPolicy
 from colibri.router_service.router import MoeRouter
 from colibri.security.channel import PLAIN, ChannelSecurity
-from colibri.transport.address import parse_address
 from colibri.transport.link import LinkKind
 
 

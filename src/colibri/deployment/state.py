@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from colibri.transport.address import UnixAddress, parse_address
+from colibri.address import UnixAddress, parse_address
 
 if TYPE_CHECKING:
     from colibri.cluster.placing.kept.store import DesiredStore

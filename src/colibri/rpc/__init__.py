@@ -1,5 +1,8 @@
-"""What every gRPC server and client here shares: statuses from typed errors and back, the server with its
-health.
+"""What every gRPC server and client shares.
 
-Does not belong here: any one service's methods; the data plane's frames (colibri.wire, colibri.transport).
+Belongs here: building a server and admitting calls (`server`, `guard`, `door`, `places`, `turns`, `refusals`,
+`health`), statuses from typed errors and back (`status`, `plain_words`), and why a connection failed (`diagnose`).
+
+Does not belong here: any one service's methods, frames of the data plane (`colibri.wire`, `colibri.transport`), and
+who may call (`colibri.security`).
 """

@@ -18,7 +18,9 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from colibri.address import TcpAddress, UnixAddress, claim_unix_path, parse_address
 from colibri.errors import ConfigError
+from colibri.grpc_options import Options, server_options
 from colibri.rpc import health
 from colibri.rpc.door import Door
 from colibri.rpc.guard import Guard, Lane
@@ -31,8 +33,6 @@ from colibri.security.roles import Scope
 from colibri.security.server import ServerSecurity
 from colibri.security.server_certificates import ServerCertificates
 from colibri.security.tokens import TokenFile
-from colibri.transport.address import TcpAddress, UnixAddress, claim_unix_path, parse_address
-from colibri.transport.options import Options, server_options
 
 #: Threads beyond the places: they refuse calls, and stand in for those that wake from a place they had to give up.
 _SPARE_THREADS = 4

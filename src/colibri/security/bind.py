@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 
+from colibri.address import Address, TcpAddress, UnixAddress
 from colibri.errors import ConfigError
-from colibri.transport.address import Address, TcpAddress, UnixAddress
 
 
 def is_local(address: Address) -> bool:

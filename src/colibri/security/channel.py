@@ -12,7 +12,9 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
+from colibri.address import UnixAddress, parse_address
 from colibri.errors import ConfigError
+from colibri.grpc_options import Options
 from colibri.security.access import AUTHORIZATION
 from colibri.security.bind import is_local
 from colibri.security.certificate import KeyPair, read_authorities, read_pair
@@ -21,8 +23,6 @@ from colibri.security.secret_file import Stamp, stamp
 from colibri.security.server_certificates import check_valid
 from colibri.security.show_secret import ShowSecret
 from colibri.security.tokens import MAX_TOKEN, MIN_TOKEN, is_token, read_token
-from colibri.transport.address import UnixAddress, parse_address
-from colibri.transport.options import Options
 
 _log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from queue import Empty, SimpleQueue
 import grpc
 
 from colibri.errors import DeadlineExpired, WorkerLost
+from colibri.grpc_options import channel_options
 from colibri.security.channel import PLAIN, ChannelSecurity
 from colibri.transport.link import SEND_TIMEOUT_S, LinkKind
-from colibri.transport.options import channel_options
 
 EXCHANGE_METHOD = "/colibri.v1.Expert/Exchange"
 #: Frames queued for sending, and received but not yet taken, may hold this many bytes, or one frame.

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 
 from colibri.errors import Code
-from colibri.transport.options import channel_options
+from colibri.grpc_options import channel_options
 from colibri.v1 import generation_pb2 as gp
 from colibri.v1 import generation_pb2_grpc
 from tests.integration.bad_input.live import WAIT_S, Live

@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 
 from colibri.errors import Code
+from colibri.grpc_options import channel_options
 from colibri.security.channel import ChannelSecurity
 from colibri.security.plane_secret import PlaneSecret
 from colibri.transport.grpc_stream import EXCHANGE_METHOD
-from colibri.transport.options import channel_options
 from colibri.v1 import expert_pb2, expert_pb2_grpc, generation_pb2, generation_pb2_grpc
 from colibri.wire.frame import read_frame
 from tests.integration.bad_input.folders import good

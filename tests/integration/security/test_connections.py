@@ -19,9 +19,9 @@ from colibri.client import AsyncClient, ChannelSecurity, Client, Retry
 from colibri.client.operator import Operator
 from colibri.coordinator.engine import EngineOptions
 from colibri.errors import ColibriError, TlsError, WorkerLost
+from colibri.grpc_options import HANDSHAKE_TIMEOUT_MS, server_options
 from colibri.rpc.server import build_server
 from colibri.security.server import ServerSecurity
-from colibri.transport.options import HANDSHAKE_TIMEOUT_MS, server_options
 from tests.support.pki import Pki
 from tests.support.served import Served, serve
 from tests.support.tiny_engine import WAIT_S, TinyModel

@@ -18,6 +18,7 @@ from colibri.cluster.workers.attached import AttachedWorkers, AttachOptions
 from colibri.cluster.workers.expert_calls import ask_status
 from colibri.errors import ColibriError, PermissionDenied, TlsError
 from colibri.expert_service.assembly import WorkerServer
+from colibri.grpc_options import channel_options
 from colibri.kernels.api import ComputeMode
 from colibri.placement import Directory, Placement, spread
 from colibri.rpc.status import from_rpc_error
@@ -28,7 +29,6 @@ from colibri.security.server import ServerSecurity
 from colibri.security.server_certificates import LOOK_S
 from colibri.transport.host import host_id
 from colibri.transport.link import LinkKind
-from colibri.transport.options import channel_options
 from colibri.transport.shared_memory import LAYOUT
 from colibri.v1 import expert_pb2, expert_pb2_grpc
 from tests.support.expert_servers import MoeBench, membership_of

@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from colibri.cluster.workers.expert_calls import ask_status
 from colibri.errors import ColibriError, Unauthenticated
+from colibri.grpc_options import channel_options
 from colibri.kernels.api import ComputeMode
 from colibri.placement import Directory
 from colibri.rpc.status import from_rpc_error
@@ -21,7 +22,6 @@ from colibri.security.plane_secret import PlaneSecret
 from colibri.security.server import ServerSecurity
 from colibri.transport.host import host_id
 from colibri.transport.link import LinkKind
-from colibri.transport.options import channel_options
 from colibri.transport.shared_memory import LAYOUT
 from colibri.v1 import expert_pb2, expert_pb2_grpc, faults_pb2, faults_pb2_grpc
 from tests.support.expert_servers import MoeBench, membership_of

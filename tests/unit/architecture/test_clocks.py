@@ -14,7 +14,7 @@ DATES = {
     "src/colibri/cli/token_new.py": "when a token expires",
     "src/colibri/cli/expert.py": "an incarnation that no life before had",
     "src/colibri/security/authority.py": "from when a certificate is valid",
-    "src/colibri/security/diagnose.py": "whether a certificate has expired",
+    "src/colibri/rpc/diagnose.py": "whether a certificate has expired",
     "src/colibri/security/channel.py": "whether a certificate has expired",
     "src/colibri/security/server_certificates.py": "whether a certificate expires soon",
     "src/colibri/security/tokens.py": "whether a token has expired",

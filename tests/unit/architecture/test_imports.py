@@ -72,6 +72,7 @@ def test_the_checker_sees_every_module(tmp_path: Path) -> None:
     ("module", "line", "contract"),
     [
         ("errors.py", "import colibri.kernels.api", "nothing imports upwards"),
+        ("security", "import colibri.rpc", "nothing imports upwards"),
         ("kernels/extra.py", "import colibri.errors", "kernels import arrays only"),
         ("kernels/extra.py", "import grpc", "kernels import arrays only"),
         ("coordinator", "import colibri.expert_service", "the coordinator knows no worker"),

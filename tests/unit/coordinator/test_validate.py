@@ -16,8 +16,8 @@ from colibri.coordinator.validate import Draws, RequestLimits, to_request
 from colibri.deadline import Deadline
 from colibri.errors import Code, InvalidInput
 from colibri.generation import Prompt, TokenLogprobs
+from colibri.grpc_options import CONTROL_MESSAGE_BYTES
 from colibri.models.generation_config import GenerationDefaults
-from colibri.transport.options import CONTROL_MESSAGE_BYTES
 from colibri.v1 import generation_pb2 as pb
 from tests.support.tiny_engine import TinyModel
 

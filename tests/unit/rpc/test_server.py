@@ -16,9 +16,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from colibri.errors import Busy, ColibriError, ConfigError, InvalidInput, WorkerLost
+from colibri.grpc_options import channel_options, server_options
 from colibri.rpc.server import RpcServer, Service, build_server
 from colibri.rpc.status import from_rpc_error
-from colibri.transport.options import channel_options, server_options
 from colibri.v1 import generation_pb2, generation_pb2_grpc
 
 NAME = "colibri.v1.Generation"

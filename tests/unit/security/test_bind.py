@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from colibri.address import parse_address
 from colibri.errors import ConfigError
 from colibri.rpc.server import build_server
 from colibri.security.bind import checked_bind, is_local
 from colibri.security.server import ServerSecurity
-from colibri.transport.address import parse_address
 
 LOCAL = [
     "unix:/tmp/x",

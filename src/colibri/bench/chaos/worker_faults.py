@@ -11,9 +11,9 @@ import grpc
 
 from colibri.bench.chaos.plan import Action, EventSpec
 from colibri.errors import ColibriError
+from colibri.grpc_options import channel_options
+from colibri.rpc.diagnose import failure
 from colibri.security.channel import PLAIN, ChannelSecurity
-from colibri.security.diagnose import failure
-from colibri.transport.options import channel_options
 from colibri.v1 import faults_pb2, faults_pb2_grpc
 from colibri.v1 import operator_pb2 as pb
 

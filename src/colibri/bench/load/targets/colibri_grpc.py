@@ -17,9 +17,9 @@ from colibri.client.channel import Server
 from colibri.deadline import Clock, Deadline
 from colibri.errors import ColibriError, FrameError, WorkerLost
 from colibri.generation import FinishReason
+from colibri.grpc_options import MAX_STREAMS, channel_options
 from colibri.rpc.status import from_status
 from colibri.security.channel import ChannelSecurity
-from colibri.transport.options import MAX_STREAMS, channel_options
 from colibri.v1 import generation_pb2 as pb
 from colibri.v1 import generation_pb2_grpc
 

@@ -1,4 +1,4 @@
-"""Parse server addresses: "unix:/absolute/path" or "host:port" ("[v6]:port"), the two forms that gRPC takes unchanged."""
+"""Parse server addresses: "unix:/absolute/path" or "host:port" ("[v6]:port"); gRPC takes both forms unchanged."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from colibri.address import TcpAddress, UnixAddress, claim_unix_path, parse_address
 from colibri.errors import ConfigError
-from colibri.transport.address import TcpAddress, UnixAddress, claim_unix_path, parse_address
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from collections.abc import Callable
 import grpc
 import grpc.aio
 
+from colibri.address import UnixAddress, parse_address
 from colibri.errors import ColibriError, ConfigError, TlsError
 from colibri.rpc.status import ERROR_KEY, from_rpc_error
 from colibri.security.certificate import KeyPair, client_context, facts_of, why_refused
 from colibri.security.channel import ChannelSecurity, material
 from colibri.security.tokens import iso
-from colibri.transport.address import UnixAddress, parse_address
 
 #: Bound of the second try, seconds.
 PROBE_S = 2.0

@@ -1,0 +1,1 @@
+../../src/colibri/grpc_options.py
