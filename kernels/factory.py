@@ -1,4 +1,4 @@
-"""One way to make a backend by name."""
+"""Make a backend by its name."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ def make_backend(
     isa: str | None = None,
     cpus: Sequence[int] | None = None,
 ) -> Backend:
-    """A compute backend.
+    """Makes a compute backend.
 
-    name: 'cpu' or 'reference'. threads: size of the pool, the caller included (None: one per CPU in `cpus`,
-    or of the process's mask). isa: instruction path (None: $COLIBRI_ISA, else the best the machine has).
-    cpus: CPUs the pool's threads are pinned to, in turn. The reference backend has one thread and one path:
-    anything else is an error.
+    name: 'cpu' or 'reference'.
+    threads: size of the pool, the caller included; None: one per CPU in `cpus`, or of the process's mask.
+    isa: instruction path; None: $COLIBRI_ISA, else the best that the machine has.
+    cpus: CPUs to which the pool's threads are pinned, one after another.
 
-    Raises ValueError for an unknown name or a value the backend cannot honour.
+    The reference backend has one thread and one path; anything else is an error. Raises ValueError for an unknown
+    name, or a
+    value that the backend cannot satisfy.
     """
     if name == "cpu":
         from colibri.kernels.cpu.backend import CpuBackend

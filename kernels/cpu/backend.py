@@ -45,17 +45,20 @@ def supported_isas() -> list[str]:
 
 
 def huge_bytes(size: int) -> NDArray[np.uint8]:
-    """Zeroed bytes [size], 64-byte aligned; from 1 MiB on, whole pages of 2 MiB, advised to be huge."""
+    """Allocates zeroed bytes [size], 64-byte aligned; from 1 MiB on, whole pages of 2 MiB, advised to be huge."""
     return _native.alloc(size)
 
 
 class CpuBackend:
-    """One instruction path and a pool of threads; docs/numerics.md says what is computed, whatever these are.
+    """One instruction path and a pool of threads. Neither changes a bit of a result (docs/numerics.md).
 
     threads: threads that compute, the calling one included; None: one per CPU of `cpus`, or of the process.
-    isa: 'avx512bf16', 'avx512', 'avx2' or 'portable'; None takes the environment's COLIBRI_ISA, else the
-    best that this machine runs. cpus: pool thread i > 0 is pinned to cpus[i % len(cpus)]; the caller's
-    affinity is left alone. Raises ValueError for an unknown or unsupported path, a bad count or CPU.
+    isa: 'avx512bf16', 'avx512', 'avx2' or 'portable'; None: the environment's COLIBRI_ISA, else the best that this
+        machine
+        runs.
+    cpus: pool thread i > 0 is pinned to cpus[i % len(cpus)]; the caller's affinity does not change.
+
+    Raises ValueError for an unknown or unsupported path, a bad count or CPU.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class CpuBackend:
 
     @property
     def fallback(self) -> str:
-        """Why another path than the asked one is in use; empty in the normal case."""
+        """Why another path than the requested one is in use; usually empty."""
         return self._native.fallback
 
     @property
@@ -116,10 +119,15 @@ class CpuBackend:
     def dequantize_pairs(
         self, data: Array, n: int, k: int, group: int, live: int, first: int, out: Array
     ) -> None:
-        """Part of a packed int4 matrix [n, k] as packed bf16, `scale * number` rounded once, into `out`.
+        """Writes part of a packed int4 matrix [n, k] as packed bf16, `scale * number` rounded once.
 
-        data, out: uint8; out: a multiple of 128 bytes, the pairs of K of its panels from number `first` on, counted
-        through all panels. Elements of K from `live` on become +0. Raises ValueError naming the argument."""
+        data: uint8, the packed matrix.
+        live: elements of K from here on become +0.
+        first: number of the first pair of K to write, counted through all panels.
+        out: uint8, a multiple of 128 bytes, receives the pairs.
+
+        Raises ValueError naming the argument.
+        """
         self._native.dequantize_pairs(data, n, k, group, live, first, out)
 
     def linear(self, x: Array, weight: PackedLinear) -> F32:
@@ -139,16 +147,20 @@ class CpuBackend:
         )
 
     def read_pass(self, data: NDArray[np.uint8]) -> int:
-        """Sum of the data's 64-bit words modulo 2^64: one plain ascending read by all threads.
+        """Sums the data's 64-bit words modulo 2^64: one plain ascending read by all threads.
 
-        What memory costs, to measure memory-bound calls against."""
+        Memory-bound calls are compared with the time it takes.
+        """
         return self._native.read_pass(data)
 
     def peak_pass(self, kind: str, steps: int) -> float:
-        """Multiply-adds from registers alone, by all threads; returns the operations done, two each.
+        """Multiplies and adds from registers alone, on all threads. Returns the operations done, two for each
+        multiply-add.
 
-        kind: 'fp32', 'bf16' or 'int8', the instruction of this path; 0 where it has none. What arithmetic
-        costs, to measure compute-bound calls against."""
+        kind: 'fp32', 'bf16' or 'int8': this path's instruction; returns 0 if it has none.
+
+        Compute-bound calls are compared with the time it takes.
+        """
         return self._native.peak_pass(kind, steps)
 
     def add_inplace(self, x: F32, y: F32) -> None:
@@ -182,7 +194,7 @@ class CpuBackend:
         return GateResult(*self._native.top_k(logits, k, _to_int16(precision)))
 
     def top_k_pass(self, logits: F32, k: int, times: int) -> None:
-        """`top_k` so many times over, on one thread, without results: for a clock that Python would upset."""
+        """Runs `top_k` `times` times on one thread, without results, so that Python does not disturb the clock."""
         self._native.top_k_pass(logits, k, times)
 
     def group(self, keys: U32, buckets: int) -> tuple[U32, U32]:

@@ -1,4 +1,4 @@
-"""A look at the scales of packed matrices, whatever backend will compute with them."""
+"""Check the scales of packed matrices, whatever backend will compute with them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from colibri.kernels.api import PANEL, PackedLinear
 
 
 def first_not_finite_scale(matrix: PackedLinear) -> tuple[int, int] | None:
-    """(row, group) of the first scale, in the order of the data, that is NaN or Inf. Raises ValueError for extents that
-    do not fit the data."""
+    """Returns (row, group) of the first scale that is NaN or Inf, in the order of the data, or None.
+
+    Raises ValueError if the extents do not fit the data.
+    """
     if not matrix.group:
         return None
     found = _native.first_not_finite_scale(matrix.data, matrix.dtype, matrix.n, matrix.k, matrix.group)

@@ -1,6 +1,7 @@
 """RoPE with the write to the paged cache, and attention over it.
 
-Caches stay in host memory: only pages that the rows see travel."""
+Caches stay in host memory; only pages that the rows see travel to the device.
+"""
 
 from __future__ import annotations
 

@@ -44,13 +44,20 @@ INT4_ON_CPU = "+int4-cpu"
 
 
 class CudaBackend:
-    """One device. Weights are copied to it at their first use and stay within `weight_bytes`, least recently used ones
-    leaving first; with more than that the experts of a call stream through, copies under compute.
+    """The backend on one device.
 
-    block_size: threads of a block of the row-wise kernels, a multiple of 32 from 32 to 1024; never changes a bit.
-    weight_bytes: device memory for weights. dma_buffer_size: pinned host memory, bytes, at least 64 KiB. packer: what
-    packs weights, the same bytes from each (None: the reference backend). int4_on: where int4 experts are dequantised:
-    'gpu', in the kernel; 'cpu', by `packer`, a CpuBackend, on their way, so that they compute as bf16 ones.
+    Weights are copied to the device at first use and stay within `weight_bytes`; the least recently used leave
+    first. If one
+    call's experts need more, they stream through, and copies run while kernels compute.
+
+    block_size: threads per block of the row-wise kernels, a multiple of 32 from 32 to 1024; changes no bit.
+    weight_bytes: device memory for weights.
+    dma_buffer_size: pinned host memory, bytes, at least 64 KiB.
+    packer: packs weights; every packer gives the same bytes. None: the reference backend.
+    int4_on: where int4 experts are dequantised: 'gpu', in the kernel; 'cpu', by `packer`, a CpuBackend, on their
+        way to the
+        device, where they compute as bf16 experts.
+
     Raises ValueError naming the argument.
     """
 
@@ -87,17 +94,17 @@ class CudaBackend:
 
     @property
     def isa(self) -> str:
-        """The instruction family: plan.family_of, and +int4-cpu where int4 experts compute as bf16 ones."""
+        """The instruction family: plan.family_of, with +int4-cpu if int4 experts compute as bf16 experts."""
         family = family_of(self._open().architecture)
         return family if self._dequantiser is None else f"{family}{INT4_ON_CPU}"
 
     @property
     def threads(self) -> int:
-        """Host threads that compute: the caller's."""
+        """Host threads that compute: the caller's only."""
         return 1
 
     def close(self) -> None:
-        """Gives the device's memory back. A later call raises RuntimeError."""
+        """Frees the device's memory. A later call raises RuntimeError."""
         with self._lock:
             if self._device is not None:
                 self._weights.clear()
@@ -168,9 +175,12 @@ class CudaBackend:
             return routing.gate(device, self._weights, x, weight, k)
 
     def gate_and_group(self, x: Array, weight: PackedLinear, k: int) -> tuple[GateResult, U32, U32]:
-        """The gate, and its (row, slot) pairs sorted by expert, in one go on the device.
+        """Runs the gate and sorts its (row, slot) pairs by expert, in one go on the device.
 
-        Also offsets [experts + 1] and order, indices row * k + slot; pairs of rows that are not ok are left out."""
+        Returns the gate's result, offsets [experts + 1], and order, indices row * k + slot. Pairs of rows that are
+        not ok are left
+        out.
+        """
         with self._turn() as device:
             return routing.gate_and_group(device, self._weights, x, weight, k)
 
@@ -203,6 +213,6 @@ class CudaBackend:
 
     @contextmanager
     def _turn(self) -> Iterator[Device]:
-        """One call at a time."""
+        """Lets one call run at a time."""
         with self._lock:
             yield self._open()

@@ -1,4 +1,4 @@
-"""NVRTC: sources to cubins, without a driver or a GPU, with a cache on disk."""
+"""Compile sources to cubins with NVRTC, without a driver or a GPU, with a cache on disk."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ _DIGEST_BYTES = 32
 
 
 class CompileError(DeviceError):
-    """NVRTC refused a source or warned about it; the message has its log."""
+    """NVRTC refused a source or warned about it. The message has its log."""
 
 
 def default_cache(environment: Mapping[str, str]) -> Path:
-    """$XDG_CACHE_HOME/colibri/cuda, else ~/.cache/colibri/cuda."""
+    """Returns $XDG_CACHE_HOME/colibri/cuda, else ~/.cache/colibri/cuda."""
     home = environment.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "colibri" / "cuda"
 
 
 def compile_cubin(module: Module, architecture: int, cache: Path | None, driver: int = 0) -> bytes:
-    """The module's machine code for one architecture (90 for 9.0). cache: folder, made if need be; None: none.
-    driver: version of the driver that will load it, part of the cache's key.
+    """Returns the module's machine code for one architecture (90 for 9.0).
+
+    cache: folder, created if necessary; None: no cache.
+    driver: version of the driver that will load it; part of the cache's key.
 
     Raises CompileError for an error or a warning, DeviceError without NVRTC.
     """

@@ -41,7 +41,7 @@ _DEFAULT_SHARED = 48 << 10
 
 
 class _CupyBuffer:
-    """Memory of the pool; given back to stream and budget with the last reference."""
+    """Memory of the pool. The last reference returns it to stream and budget."""
 
     def __init__(self, memory: Any, nbytes: int, budget: MemoryBudget) -> None:
         self._memory = memory
@@ -72,10 +72,14 @@ class _CupyEvent:
 
 
 class CupyDevice:
-    """Device `index`. memory_bytes: budget of device memory (None: 9/10 of what is free now). pinned_bytes: budget of
-    pinned host memory. cache: folder of compiled kernels (None: none is kept).
+    """The device with number `index`.
 
-    Raises DeviceError without CuPy, NVRTC, a driver or that device."""
+    memory_bytes: budget of device memory; None: 9/10 of what is free now.
+    pinned_bytes: budget of pinned host memory.
+    cache: folder of compiled kernels; None: no cache.
+
+    Raises DeviceError without CuPy, NVRTC, a driver or that device.
+    """
 
     def __init__(
         self, index: int, *, memory_bytes: int | None, pinned_bytes: int, cache: Path | None
@@ -142,7 +146,7 @@ class CupyDevice:
             self._runtime.memsetAsync(buffer.pointer, byte, buffer.nbytes, self._stream.ptr)
 
     def copy(self, target: Buffer, source: Buffer) -> None:
-        """Between buffers of one size."""
+        """Copies between buffers of equal size."""
         with self._current():
             self._runtime.memcpyAsync(
                 target.pointer,
@@ -153,7 +157,9 @@ class CupyDevice:
             )
 
     def time(self, run: Callable[[], object], rounds: int) -> float:
-        """Seconds of what `run` starts, by the device's clock: the mean of `rounds` runs after two others."""
+        """Returns the seconds that what `run` starts takes, by the device's clock: the mean of `rounds` runs after two
+        others.
+        """
         for _ in range(2):
             run()
         with self._current():
@@ -278,8 +284,10 @@ class CupyDevice:
 
 
 def import_cupy() -> Any:
-    """Raises DeviceError where CuPy is not installed. Devices are numbered as on the PCI bus, unless the environment
-    says otherwise."""
+    """Imports CuPy. Raises DeviceError if it is not installed.
+
+    Devices are numbered in the order of the PCI bus, unless the environment says otherwise.
+    """
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     try:
         import cupy
@@ -289,7 +297,7 @@ def import_cupy() -> Any:
 
 
 def require_driver(cupy: Any) -> int:
-    """The driver's version. Raises DeviceError where there is none."""
+    """Returns the driver's version. Raises DeviceError if there is no driver."""
     try:
         version = int(cupy.cuda.runtime.driverGetVersion())
         if version:
@@ -303,7 +311,7 @@ def require_driver(cupy: Any) -> int:
 
 
 def device_at(address: str) -> int:
-    """Number of the device at an address of the PCI bus ('0000:17:00.0'). Raises DeviceError."""
+    """Returns the number of the device at an address of the PCI bus ('0000:17:00.0'). Raises DeviceError."""
     cupy = import_cupy()
     require_driver(cupy)
     try:
@@ -315,7 +323,7 @@ def device_at(address: str) -> int:
 
 
 def device_architecture(index: int) -> int:
-    """Compute capability, 90 for 9.0. Raises DeviceError."""
+    """Returns the compute capability, 90 for 9.0. Raises DeviceError."""
     cupy = import_cupy()
     require_driver(cupy)
     try:
@@ -325,7 +333,7 @@ def device_architecture(index: int) -> int:
 
 
 def device_node(index: int, sysfs: Path = Path("/sys")) -> int:
-    """NUMA node of a device; -1 where the machine does not say. Raises DeviceError."""
+    """Returns the NUMA node of a device; -1 if the machine does not say. Raises DeviceError."""
     cupy = import_cupy()
     require_driver(cupy)
     address = str(cupy.cuda.runtime.deviceGetPCIBusId(index)).lower()

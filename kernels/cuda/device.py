@@ -1,4 +1,4 @@
-"""What the backend asks of a device: memory, copies, launches. CuPy gives it (cupy_device.py); tests emulate it."""
+"""What the backend needs of a device: memory, copies, launches. CuPy provides it (cupy_device.py); tests emulate it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INSTALL_CUPY = "python -m pip install cupy-cuda12x nvidia-cuda-nvrtc-cu12 nvidia
 
 
 class DeviceError(RuntimeError):
-    """The device cannot be used, or what was started on it failed; the message says why and what to do."""
+    """The device cannot be used, or work on it failed. The message says why and what to do."""
 
 
 class DeviceMemoryError(DeviceError, MemoryError):
@@ -23,7 +23,7 @@ class DeviceMemoryError(DeviceError, MemoryError):
 
 
 class Buffer(Protocol):
-    """Device memory, freed with its last reference, in the order of the device's work."""
+    """Device memory. The last reference frees it, in the order of the device's work."""
 
     @property
     def pointer(self) -> int: ...
@@ -40,14 +40,17 @@ class Event(Protocol):
     """A point in the order of a device's work."""
 
     def wait(self) -> None:
-        """Until everything before it is done. Raises DeviceError when that takes longer than a minute."""
+        """Waits until everything before it is done. Raises DeviceError after a minute."""
         ...
 
 
 class Device(Protocol):
-    """One device, one order of work (launches, copies between them); copies of weights run beside it.
+    """One device with one order of work (launches, copies between them). Copies of weights run beside it.
 
-    architecture: compute capability, 90 for 9.0. processors: multiprocessors. Raises DeviceError, DeviceMemoryError.
+    architecture: compute capability, 90 for 9.0.
+    processors: number of multiprocessors.
+
+    Raises DeviceError, DeviceMemoryError.
     """
 
     @property
@@ -64,38 +67,46 @@ class Device(Protocol):
     def zeros(self, nbytes: int) -> Buffer: ...
 
     def upload(self, array: Array) -> Buffer:
-        """A copy on the device; `array` may change as soon as this returns."""
+        """Returns a copy on the device. `array` may change as soon as this returns."""
         ...
 
     def download(self, buffer: Buffer, shape: Sequence[int], dtype: DTypeLike) -> Array:
-        """The first elements of a buffer, after all that was started before."""
+        """Returns the first elements of a buffer, after all work that was started before."""
         ...
 
     def launch(self, kernel: str, grid: int, threads: int, shared: int, *arguments: Argument) -> None:
-        """Starts a kernel of source/. grid: blocks; shared: bytes of dynamic shared memory of a block."""
+        """Starts a kernel of source/.
+
+        grid: number of blocks.
+        threads: of a block.
+        shared: bytes of dynamic shared memory of a block.
+        """
         ...
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Page-locked host memory, uint8 [nbytes]."""
+        """Allocates page-locked host memory, uint8 [nbytes]."""
         ...
 
     def copy_beside(
         self, target: Buffer, offset: int, source: NDArray[np.uint8], after: Event | None
     ) -> Event:
-        """Starts copying pinned memory into a buffer, beside launches, not before `after`. `source` must not change
-        before the event."""
+        """Starts to copy pinned memory into a buffer, beside launches and not before `after`. Returns the event of its
+        end.
+
+        `source` must not change before that event.
+        """
         ...
 
     def launches_wait(self, event: Event) -> None:
-        """Later launches begin after the event."""
+        """Lets later launches begin only after the event."""
         ...
 
     def mark(self) -> Event:
-        """The launches so far."""
+        """Returns an event after the launches so far."""
         ...
 
     def synchronize(self) -> None:
-        """Until all work is done."""
+        """Waits until all work is done."""
         ...
 
     def close(self) -> None: ...

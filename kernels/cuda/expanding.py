@@ -1,4 +1,6 @@
-"""int4 experts as bf16 on their way to the card: dequantised by the CPU into pinned memory, piece by piece."""
+"""Turn int4 experts into bf16 on their way to the device: the CPU dequantises them into pinned memory, piece
+by piece.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ Bytes = NDArray[np.uint8]
 
 @runtime_checkable
 class Dequantiser(Protocol):
-    """Part of a packed int4 matrix as packed bf16: CpuBackend.dequantize_pairs."""
+    """Writes part of a packed int4 matrix as packed bf16: CpuBackend.dequantize_pairs."""
 
     def dequantize_pairs(
         self, data: Array, n: int, k: int, group: int, live: int, first: int, out: Array
@@ -23,7 +25,7 @@ class Dequantiser(Protocol):
 
 
 class Expansion:
-    """What arrays become on the device; here: packed int4 experts of one shape, packed bf16 ones instead."""
+    """What arrays become on the device: packed bf16 experts in place of packed int4 experts of one shape."""
 
     def __init__(self, dequantiser: Dequantiser, expert: PackedExpert) -> None:
         self._dequantiser = dequantiser
@@ -34,7 +36,7 @@ class Expansion:
         self.nbytes = packed_expert_bytes("bf16", expert.hidden, expert.ffn)
 
     def write(self, source: Bytes, start: int, out: Bytes) -> None:
-        """Bytes start .. start + len(out) of the bf16 expert; both multiples of 128."""
+        """Writes bytes start .. start + len(out) of the bf16 expert; both are multiples of 128."""
         size, offset = self._narrow
         split = min(max(self._down - start, 0), len(out))
         hidden, padded, group = self._hidden, self._padded, self._group

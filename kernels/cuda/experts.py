@@ -1,4 +1,4 @@
-"""The expert FFN over a worker's batch: all groups in one persistent launch, or as many as weights fit at once."""
+"""The expert FFN over a worker's batch: all groups in one persistent launch, or as many at a time as weights fit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def expert_units(
     batch: UnitBatch,
     dequantiser: Dequantiser | None = None,
 ) -> F32:
-    """dequantiser: int4 experts become bf16 by it on their way to the device (None: in the kernel)."""
+    """Computes the batch; see Backend.expert_units.
+
+    dequantiser: turns int4 experts into bf16 on their way to the device; None: the kernel dequantises.
+    """
     check_array("x", x, (np.float32, np.uint16), ("rows", "hidden"))
     if not _plainly_right(x, experts, batch):
         check_unit_batch(x, experts, batch)
@@ -96,7 +99,7 @@ class _View:
 
 
 class _Run:
-    """Groups of one launch."""
+    """The groups of one launch."""
 
     def __init__(
         self,
@@ -135,7 +138,7 @@ class _Run:
         )
 
     def plainly(self, device: Device) -> None:
-        """gate_up with SwiGLU, then down. h is bf16 between bf16 weights alone: others keep fp32."""
+        """Computes gate_up with SwiGLU, then down. h is bf16 only between bf16 weights, else fp32."""
         e = self._expert
         padded = -(-e.ffn // 16) * 16
         h_bf16 = self._x_bf16 and e.dtype == "bf16"
@@ -182,7 +185,7 @@ class _Run:
 
 
 def _plainly_right(x: Array, experts: Sequence[PackedExpert], b: UnitBatch) -> bool:
-    """Whether a batch is well formed, quickly; where not, check_unit_batch says what is wrong with it."""
+    """Checks quickly whether a batch is well formed. If not, check_unit_batch says what is wrong."""
     integers = (b.group_expert, b.group_count, b.entry_row, b.entry_slot, b.entry_unit, b.unit_slots)
     arrays = (*integers, b.entry_weight)
     if any(a.ndim != 1 or not a.flags.c_contiguous for a in arrays):

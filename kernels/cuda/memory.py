@@ -1,4 +1,4 @@
-"""A byte budget: what is held, and an error that names budget and need."""
+"""A byte budget: counts what is held; its error names budget and need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from colibri.kernels.cuda.device import DeviceMemoryError
 
 
 class MemoryBudget:
-    """name: of the memory, for errors; limit: bytes."""
+    """A budget. name: of the memory, for errors; limit: bytes."""
 
     def __init__(self, name: str, limit: int) -> None:
         self._name = name
@@ -27,11 +27,11 @@ class MemoryBudget:
 
     @property
     def most(self) -> int:
-        """The largest that `held` has been."""
+        """The largest value that `held` has had."""
         return self._most
 
     def take(self, nbytes: int) -> None:
-        """Raises DeviceMemoryError, and takes nothing, where the budget does not hold it."""
+        """Takes bytes. Raises DeviceMemoryError, and takes nothing, if the budget does not hold them."""
         with self._lock:
             if self._held + nbytes > self._limit:
                 raise DeviceMemoryError(

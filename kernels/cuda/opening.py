@@ -1,4 +1,4 @@
-"""Which device `auto`, `cpu` or `cuda:N` means here, and the backend on it."""
+"""Find the device that `auto`, `cpu` or `cuda:N` means here, and open the backend on it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,21 @@ _WEIGHT_SHARE = (3, 4)
 
 
 def parse_device(value: str) -> str:
-    """'auto', 'cpu', 'cuda:N' or 'cuda:ADDRESS', of the PCI bus, as it is. Raises ValueError for anything else."""
+    """Returns 'auto', 'cpu', 'cuda:N' or 'cuda:ADDRESS' (of the PCI bus) unchanged. Raises ValueError for anything
+    else.
+    """
     if value in ("auto", "cpu") or _CUDA.fullmatch(value) or _ADDRESS.fullmatch(value):
         return value
     raise ValueError(f"device: expected auto, cpu, cuda:N or cuda:PCI-ADDRESS, got {value!r}")
 
 
 def choose_device(value: str, say: Callable[[str], None]) -> int | None:
-    """The CUDA device to use; None for the CPU. `auto`: the first one where it can be used, else the CPU; it is said.
+    """Returns the CUDA device to use; None for the CPU.
 
-    Raises ValueError for what parse_device refuses; DeviceError where an address cannot be looked up."""
+    value: `auto` takes the first device if it can be used, else the CPU, and says which.
+
+    Raises ValueError for what parse_device refuses; DeviceError if an address cannot be looked up.
+    """
     if parse_device(value) == "cpu":
         return None
     if _ADDRESS.fullmatch(value):
@@ -55,7 +60,7 @@ def choose_device(value: str, say: Callable[[str], None]) -> int | None:
 
 
 def require_cuda() -> None:
-    """Raises DeviceError where this process can use no GPU at all: no CuPy, or no driver."""
+    """Raises DeviceError if this process can use no GPU at all: no CuPy, or no driver."""
     require_driver(import_cupy())
 
 
@@ -69,12 +74,12 @@ def may_use(address: str) -> bool:
 
 
 def family_at(address: str) -> str:
-    """Instruction family of the card at an address of the PCI bus, as its numerics id names it. Raises DeviceError."""
+    """Returns the instruction family of the card at a PCI address, as its numerics id names it. Raises DeviceError."""
     return family_of(device_architecture(device_at(address)))
 
 
 def check_node(index: int, device: int, worker: int) -> None:
-    """Raises DeviceError where a device hangs on another NUMA node than its worker (-1: not known, or any)."""
+    """Raises DeviceError if a device is on another NUMA node than its worker (-1: unknown, or any)."""
     if device >= 0 and worker >= 0 and device != worker:
         raise DeviceError(
             f"numa_node: expected {device}, the node of cuda:{index}, got {worker} (--numa-node {device})"
@@ -92,10 +97,14 @@ def open_cuda(
     packer: Backend | None = None,
     int4_on: str = "gpu",
 ) -> CudaBackend:
-    """The backend on device `index`. numa_node: of the worker (-1: any). memory_bytes: budget of device memory (None:
-    9/10 of what is free). cache: of compiled kernels.
+    """Opens the backend on device `index`.
 
-    Raises DeviceError without CuPy, a driver or that device, or for another NUMA node; ValueError naming an argument.
+    numa_node: of the worker; -1: any.
+    cache: folder of compiled kernels.
+    memory_bytes: budget of device memory; None: 9/10 of what is free.
+
+    Raises DeviceError without CuPy, a driver or that device, or for another NUMA node; ValueError naming an
+    argument.
     """
     check_node(index, device_node(index), numa_node)
     device = CupyDevice(index, memory_bytes=memory_bytes, pinned_bytes=dma_buffer_size, cache=cache)

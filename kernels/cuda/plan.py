@@ -1,4 +1,4 @@
-"""How products are cut into tiles, and what their launches need: pure functions."""
+"""Cut products into tiles, and say what their launches need: pure functions."""
 
 from __future__ import annotations
 
@@ -23,14 +23,19 @@ _TICKET = 16
 
 
 def family_of(architecture: int) -> str:
-    """'mma-sm90' where tensor cores multiply (their sums may differ between architectures), else 'simt'."""
+    """Returns 'mma-sm90' if tensor cores multiply (their sums may differ between architectures), else 'simt'."""
     return f"mma-sm{architecture}" if architecture >= TENSOR_ARCHITECTURE else "simt"
 
 
 @dataclass(frozen=True, slots=True)
 class TensorKernel:
-    """A kernel of tensor_*.cu. height: rows of a tile; panels: of a tile; threads and shared bytes of a block;
-    resident: blocks of a multiprocessor."""
+    """A kernel of tensor_*.cu.
+
+    height: rows of a tile.
+    panels: of a tile.
+    threads, shared: of a block; shared memory in bytes.
+    resident: blocks per multiprocessor.
+    """
 
     name: str
     height: int
@@ -42,8 +47,12 @@ class TensorKernel:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Tiles of rows over groups of entries: tile_group [tiles]; group_first [groups + 1], the first tile of each group;
-    group_offset [groups + 1], its first entry."""
+    """Tiles of rows over groups of entries.
+
+    tile_group: [tiles], the group of each tile.
+    group_first: [groups + 1], the first tile of each group.
+    group_offset: [groups + 1], the first entry of each group.
+    """
 
     tile_group: U32
     group_first: U32
@@ -51,8 +60,10 @@ class Tiles:
 
 
 def tensor_kernel(dtype: str, most_rows: int) -> TensorKernel:
-    """The kernel for weights of 'bf16', 'int8' or 'int4' where the largest group has `most_rows` rows. A row's bits are
-    the same from each."""
+    """Returns the kernel for weights of a dtype ('bf16', 'int8' or 'int4'). A row has the same bits from each.
+
+    most_rows: rows of the largest group.
+    """
     weight_rows, pitch, scales = _FORMATS[dtype]
     panel = weight_rows * pitch * 4 + scales
     for height, resident in ((8, 3), (32, 2)):
@@ -66,7 +77,7 @@ def tensor_kernel(dtype: str, most_rows: int) -> TensorKernel:
 
 
 def tile_groups(counts: U32, height: int) -> Tiles:
-    """counts [groups]: entries of each group, which lie one behind the other; each above 0."""
+    """Cuts groups into tiles. counts: [groups], entries of each group, which lie one behind the other; each above 0."""
     tiles = -(-counts.astype(np.int64) // height)
     return Tiles(
         tile_group=np.repeat(np.arange(len(counts), dtype=np.uint32), tiles),
@@ -76,13 +87,18 @@ def tile_groups(counts: U32, height: int) -> Tiles:
 
 
 def fold_order(batch: UnitBatch) -> tuple[U32, U32]:
-    """Entries by unit, slots ascending within each, and where each unit begins [units + 1]: what merge_rows folds."""
+    """Returns the entries by unit, with slots ascending within each, and where each unit begins [units + 1].
+
+    merge_rows folds by them.
+    """
     order = np.lexsort((batch.entry_slot, batch.entry_unit)).astype(np.uint32)
     return order, _starts(batch.unit_slots)
 
 
 def waves(sizes: list[int], budget: int) -> list[list[int]]:
-    """Groups, in order, cut into runs of at most `budget` bytes of weights each; a larger group is a run of its own."""
+    """Cuts groups, in order, into runs of at most `budget` bytes of weights each. A larger group is a run of
+    its own.
+    """
     out: list[list[int]] = []
     used = 0
     for group, size in enumerate(sizes):
@@ -95,7 +111,9 @@ def waves(sizes: list[int], budget: int) -> list[list[int]]:
 
 
 def padded_rows(x: Array, multiple: int = 8) -> Array:
-    """x [rows, k] with zeros behind each row up to a multiple of elements; x itself where there are none to add."""
+    """Pads each row of x [rows, k] with zeros to a multiple of elements. Returns x itself if there is nothing
+    to add.
+    """
     missing = -x.shape[1] % multiple
     if not missing:
         return x

@@ -1,4 +1,4 @@
-"""Matrix products of one weight, and the launches they share with the expert FFN."""
+"""Matrix products of one weight, and the launches that they share with the expert FFN."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ def linear(device: Device, weights: WeightCache, x: Array, weight: PackedLinear)
 
 
 def on_tensor_cores(device: Device, x: Array, dtype: str) -> bool:
-    """bf16 rows by weights that bf16 holds exactly, where the card has the instructions; else plain FMA."""
+    """Whether tensor cores multiply: bf16 rows by weights that bf16 holds exactly, on a card with the instructions.
+        Else plain
+    FMA does.
+    """
     narrow = x.dtype == np.uint16 and dtype in ("bf16", "int8", "int4")
     return narrow and device.architecture >= TENSOR_ARCHITECTURE
 
@@ -87,7 +90,7 @@ TileBuffers = tuple[int, Buffer, Buffer, Buffer]
 
 
 def upload_tiles(device: Device, tiles: Tiles) -> TileBuffers:
-    """Number of tiles, then the three arrays of `tiles`."""
+    """Returns the number of tiles, then the three arrays of `tiles` on the device."""
     arrays = (tiles.tile_group, tiles.group_first, tiles.group_offset)
     first, second, third = (device.upload(each) for each in arrays)
     return len(tiles.tile_group), first, second, third
@@ -110,9 +113,10 @@ def grouped(
     down_offset: int = 0,
     group: int = 0,
 ) -> Buffer:
-    """One persistent launch of tensor.cuh: the FFN of all groups (ffn > 0), or one product [columns, hidden].
+    """Starts one persistent launch of tensor.cuh: the FFN of all groups (ffn > 0), or one product [columns, hidden].
 
-    Returns its counters, for check_waits."""
+    Returns its counters, for check_waits.
+    """
     kernel = tensor_kernel(dtype, int(counts.max()))
     tiles, tile_group, group_first, group_offset = upload_tiles(device, tile_groups(counts, kernel.height))
     padded = -(-ffn // 16) * 16
@@ -147,7 +151,7 @@ def grouped(
 
 
 def check_waits(device: Device, counters: Buffer) -> None:
-    """Raises DeviceError when a tile of a finished launch gave up waiting."""
+    """Raises DeviceError if a tile of a finished launch gave up waiting."""
     if device.download(counters, (2,), np.uint32)[1]:
         raise DeviceError("expert FFN: a tile of down waited two seconds for its rows of gate_up in vain")
 
@@ -172,7 +176,7 @@ def plain(
     group: int,
     epilogue: int,
 ) -> None:
-    """One launch of plain_product."""
+    """Starts one launch of plain_product."""
     count, tile_group, group_first, group_offset = tiles
     device.launch(
         "plain_product",

@@ -1,4 +1,4 @@
-"""The gate with the experts' histogram, and grouping by prefix sums."""
+"""The gate with a histogram of experts, and grouping by prefix sums."""
 
 from __future__ import annotations
 
@@ -88,7 +88,11 @@ def _launch(device: Device, weights: WeightCache, x: Array, weight: PackedLinear
 def launch_gate(
     device: Device, held: Buffer, x: Buffer, stride: int, bf16: bool, rows: int, weight: PackedLinear, k: int
 ) -> Gated:
-    """held: the weight on the device; x [rows, stride], zeros behind weight.k."""
+    """Starts the gate.
+
+    held: the weight on the device.
+    x: [rows, stride], with zeros beyond weight.k.
+    """
     experts = weight.n
     width = 8 if experts <= 8 else 16 if experts <= 16 else 32
     logits, bad = device.empty(rows * experts * 4), device.zeros(rows * 4)
@@ -141,7 +145,7 @@ def _result(device: Device, gated: Gated, rows: int, k: int) -> GateResult:
 def launch_group(
     device: Device, keys: Buffer, histogram: Buffer, count: int, buckets: int
 ) -> tuple[Buffer, Buffer]:
-    """offsets [buckets + 1] and order [count] of keys whose histogram is known."""
+    """Returns offsets [buckets + 1] and order [count] of keys whose histogram is known."""
     offsets, order = device.empty((buckets + 1) * 4), device.empty(count * 4)
     device.launch(
         "group_keys",

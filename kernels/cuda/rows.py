@@ -1,4 +1,4 @@
-"""What works on rows alone: merge, residual addition, embedding, RMSNorm."""
+"""Operations on rows alone: merge, residual addition, embedding, RMSNorm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def blocks(items: int, threads: int) -> int:
 
 
 def check_size(name: str, weight: PackedLinear) -> None:
-    """Raises ValueError when `data` does not have the layout's size."""
+    """Raises ValueError if `data` does not have the layout's size."""
     expected = packed_linear_bytes(weight.dtype, weight.n, weight.k, weight.group)
     check_array(f"{name}.data", weight.data, np.uint8, (expected,))
 
@@ -42,7 +42,10 @@ def fold(
     row_offsets: U32,
     hidden: int,
 ) -> Buffer:
-    """merge_rows over buffers: fp32 [len(row_offsets) - 1, hidden]. part: null for one part."""
+    """Runs merge_rows over buffers. Returns fp32 [len(row_offsets) - 1, hidden].
+
+    part: None for a single part.
+    """
     count = len(row_offsets) - 1
     merged = device.empty(count * hidden * 4)
     if count * hidden:

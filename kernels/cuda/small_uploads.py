@@ -1,4 +1,4 @@
-"""Pinned memory for small arrays on their way to the device: copies of ordinary memory would wait for launches."""
+"""Pinned memory for small arrays on their way to the device. Copies out of ordinary memory would wait for launches."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ _ALIGNMENT = 64
 
 
 class SmallUploads:
-    """Two halves of `memory`, uint8: one is filled while copies out of the other may be under way. mark: the copies and
-    launches started so far."""
+    """Two halves of `memory`, uint8: one is filled while copies out of the other may run.
+
+    mark: returns an event after the copies and launches started so far.
+    """
 
     def __init__(self, memory: NDArray[np.uint8], mark: Callable[[], Event]) -> None:
         self._half = memory.nbytes // 2 // _ALIGNMENT * _ALIGNMENT
@@ -25,8 +27,10 @@ class SmallUploads:
         self._used = 0
 
     def place(self, source: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
-        """A copy of `source` in pinned memory, whole until the copy that the caller starts from it next is done; None
-        where it is larger than a half."""
+        """Copies `source` into pinned memory; None if it is larger than a half.
+
+        The copy stays whole until the transfer that the caller starts from it next is done.
+        """
         room = -(-source.nbytes // _ALIGNMENT) * _ALIGNMENT
         if room > self._half:
             return None

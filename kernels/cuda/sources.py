@@ -1,4 +1,4 @@
-"""The kernels' sources: modules (one `.cu` file each), headers, and which kernels a module has."""
+"""The kernels' sources: modules (one `.cu` file each), headers, and the kernels of each module."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def modules() -> tuple[Module, ...]:
 
 @cache
 def headers() -> dict[str, str]:
-    """Name to text of each header."""
+    """Returns the text of each header by its name."""
     return {path.name: path.read_text() for path in sorted(FOLDER.glob("*.cuh"))}
 
 
 @cache
 def module_of(kernel: str) -> Module:
-    """Raises KeyError for an unknown kernel."""
+    """Returns the module of a kernel. Raises KeyError for an unknown one."""
     for module in modules():
         if kernel in module.kernels:
             return module

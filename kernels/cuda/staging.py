@@ -1,4 +1,4 @@
-"""Host to device through a bounded ring of pinned memory: ordinary memory cannot be copied asynchronously."""
+"""Copy from host to device through a bounded ring of pinned memory: ordinary memory cannot be copied asynchronously."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST_BYTES = 64 << 10
 
 
 class StagingRing:
-    """total: bytes of pinned memory, at least LEAST_BYTES; taken at the first copy. Raises ValueError."""
+    """The ring. total: bytes of pinned memory, at least LEAST_BYTES, allocated at the first copy. Raises ValueError."""
 
     def __init__(self, device: Device, total: int) -> None:
         if total < LEAST_BYTES:
@@ -34,9 +34,11 @@ class StagingRing:
         return 0 if self._memory is None else self._memory.nbytes
 
     def copy(self, target: Buffer, source: NDArray[np.uint8], after: Event | None) -> Event | None:
-        """Starts copying uint8 [n] to the beginning of `target`, not before `after`; returns when `source` was read.
+        """Starts to copy uint8 [n] to the beginning of `target`, not before `after`. Returns once `source` has been
+        read.
 
-        The event of its end; None for nothing to copy."""
+        Returns the event of the copy's end; None if there is nothing to copy.
+        """
 
         def write(start: int, out: NDArray[np.uint8]) -> None:
             out[:] = source[start : start + len(out)]
@@ -50,7 +52,7 @@ class StagingRing:
         write: Callable[[int, NDArray[np.uint8]], None],
         after: Event | None,
     ) -> Event | None:
-        """As copy, of what write(start, out) puts into pinned memory; start is a multiple of 4096."""
+        """Does as copy, with what write(start, out) puts into pinned memory; start is a multiple of 4096."""
         if self._memory is None:
             self._memory = self._device.pinned(self._part * PARTS)
         event: Event | None = None

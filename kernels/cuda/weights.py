@@ -1,4 +1,4 @@
-"""Weights on the device: copied at first use, within a byte budget, least recently used ones leaving first."""
+"""Weights on the device: copied at first use, within a byte budget; the least recently used leave first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(slots=True)
 class _Held:
-    """A copy on the device. source: whose copy; used: the launches that read it last (None: ask the device)."""
+    """A copy on the device. source: the array it copies; used: the launches that read it last (None: ask the
+    device).
+    """
 
     buffer: Buffer
     source: weakref.ref[Bytes]
@@ -30,9 +32,13 @@ class _Held:
 
 
 class WeightCache:
-    """Copies of host arrays, by identity: an array's bytes must not change once it was used.
+    """Copies of host arrays, by identity: an array's bytes must not change after its first use.
 
-    budget: bytes on the device. dma_buffer_size: of the staging ring. Raises ValueError naming the argument."""
+    budget: bytes on the device.
+    dma_buffer_size: of the staging ring.
+
+    Raises ValueError naming the argument.
+    """
 
     def __init__(self, device: Device, budget: int, dma_buffer_size: int) -> None:
         if budget < 1:
@@ -56,18 +62,25 @@ class WeightCache:
         self._bytes = 0
 
     def use(self, arrays: list[Bytes]) -> list[Buffer]:
-        """Buffers that the next launches may read, all at once. Raises DeviceMemoryError when they are more than the
-        budget."""
+        """Returns buffers that the next launches may read, all at once. Raises DeviceMemoryError if they exceed the
+        budget.
+        """
         return next(self.stream([arrays]))
 
     def runs(self, sizes: list[int]) -> list[list[int]]:
-        """Indices of `sizes` cut into runs for `stream`: one where all fit, else halves of the budget, so that a run is
-        copied while the one before it is computed."""
+        """Cuts the indices of `sizes` into runs for `stream`: one run if all fit, else runs of half the budget, so
+            that one is copied
+        while the one before it computes.
+        """
         return waves(sizes, self._budget if sum(sizes) <= self._budget else self._budget // 2)
 
     def stream(self, runs: list[list[Bytes]], expand: Expansion | None = None) -> Iterator[list[Buffer]]:
-        """The buffers of each run in turn. The next run's copies start when it is asked for, that is, after the caller
-        has launched what reads this one. expand: what arrays become on their way, always the same for an array."""
+        """Yields the buffers of each run. The next run's copies start when it is asked for, that is, after the caller
+        has launched
+        the kernels that read this one.
+
+        expand: what arrays become on their way; always the same for an array.
+        """
         before: list[_Held] = []
         self._forget_gone()
         for arrays in runs:
@@ -90,8 +103,11 @@ class WeightCache:
             before = now
 
     def _place(self, array: Bytes, kept: set[int], before: list[_Held], expand: Expansion | None) -> _Held:
-        """The held copy of an array, made if need be. kept: arrays that must stay; before: copies that launches may
-        still read, which leave only when nothing else can."""
+        """Returns the held copy of an array, made if necessary.
+
+        kept: arrays that must stay.
+        before: copies that launches may still read; they leave only if nothing else can.
+        """
         key = id(array)
         held = self._held.get(key)
         if held is not None and held.source() is array:
@@ -117,7 +133,9 @@ class WeightCache:
         return held
 
     def _memory(self, nbytes: int, left: list[_Held]) -> tuple[Buffer, Event]:
-        """Device memory, and what must be done before it is written: a buffer that left, where one has the size."""
+        """Returns device memory, and what must be done before it is written. Reuses a buffer that left, if one has the
+        size.
+        """
         for held in left:
             if held.buffer.nbytes == nbytes:
                 return held.buffer, held.used or self._device.mark()
@@ -132,7 +150,7 @@ class WeightCache:
         return held
 
     def _forget_gone(self) -> None:
-        """Copies of host arrays that are gone; their finalisers, which run at any time, only say so."""
+        """Forgets copies of host arrays that are gone. Their finalisers run at any time and only leave a note."""
         while self._gone:
             key = self._gone.popleft()
             held = self._held.get(key)

@@ -1,9 +1,11 @@
-"""How Python programs talk to Colibri's servers.
+"""Call Colibri's servers from Python.
 
 Belongs here: the clients of Generation (`Client`, and `AsyncClient` for asyncio), what both share (options,
-messages, retries, the resuming of an answer), and `remote_moe`, which gives a transformers model its experts
-back from a cluster. Does not belong here: anything that a server needs. torch is the caller's: nothing here
-imports it before `remote_moe` is called.
+    messages,
+retries, resuming an answer), and `remote_moe`, which runs the experts of a transformers model in a cluster. Does
+not
+belong here: anything that a server needs. torch is the caller's: nothing here imports it before `remote_moe` is
+    called.
 """
 
 from colibri.client.aio import AsyncClient, AsyncEventStream

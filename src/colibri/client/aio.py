@@ -42,8 +42,10 @@ _Reply = TypeVar("_Reply")
 
 
 class AsyncEventStream(AsyncIterator[Event]):
-    """As EventStream; made inside a running event loop and read by one task. Cancelling that task while it reads
-    aborts the request."""
+    """The events of one answer, as EventStream. Made inside a running event loop and read by one task.
+
+    Cancelling that task while it reads aborts the request.
+    """
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class AsyncEventStream(AsyncIterator[Event]):
         on_retry: OnRetry | None = None,
         typed: Callable[[grpc.RpcError], Awaitable[ColibriError]] | None = None,
     ) -> None:
-        """typed: what a call failed with; None: from its status alone."""
+        """typed: returns the typed error of a failed call; None: judge by its status alone."""
         self._typed = typed
         self._start = start
         self._abort = abort
@@ -68,11 +70,11 @@ class AsyncEventStream(AsyncIterator[Event]):
 
     @property
     def request_id(self) -> str:
-        """For Abort; the same for every attempt."""
+        """The id for Abort; the same for every attempt."""
         return self._resumption.request_id
 
     async def __anext__(self) -> Event:
-        """Raises ColibriError when the answer fails or its time ends."""
+        """Returns the next event. Raises ColibriError if the answer fails or its time ends."""
         if self._failed is not None:
             raise self._failed
         try:
@@ -91,11 +93,11 @@ class AsyncEventStream(AsyncIterator[Event]):
         raise StopAsyncIteration
 
     async def answers(self) -> list[Answer]:
-        """Reads the rest: one Answer for each choice. Raises what the stream raises."""
+        """Reads to the end. Returns one Answer per choice. Raises what the stream raises."""
         return (await self._collected()).all()
 
     async def answer(self) -> Answer:
-        """As `answers`, for a request of one choice."""
+        """Does as `answers`, for a request with one choice."""
         return (await self._collected()).only()
 
     def close(self) -> None:
@@ -149,7 +151,7 @@ class AsyncEventStream(AsyncIterator[Event]):
         return self._call
 
     async def _finish(self) -> None:
-        """Reads the status, so that the server has let go of the answer; nothing in it matters any more."""
+        """Reads the status, so that the server lets go of the answer; its content does not matter any more."""
         call, self._call = self._call, None
         try:
             if call is not None and isinstance(await call.read(), pb.GenerateReply):
@@ -183,7 +185,7 @@ class AsyncEventStream(AsyncIterator[Event]):
 
 
 class AsyncClient:
-    """As Client, on grpc.aio: made and used in one running event loop."""
+    """The client for asyncio, with the methods of Client. Made and used in one running event loop."""
 
     def __init__(
         self,
@@ -203,7 +205,7 @@ class AsyncClient:
         self._stub = generation_pb2_grpc.GenerationStub(self._channel)
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """As Client.wait_ready."""
+        """See Client.wait_ready."""
         try:
             await self._stub.ModelInfo(
                 pb.ModelInfoRequest(),
@@ -222,13 +224,13 @@ class AsyncClient:
         retry: RetryChoice = None,
         **options: Unpack[RequestOptions],
     ) -> AsyncEventStream:
-        """As Client.generate; nothing to await: the stream is read with `async for`."""
+        """See Client.generate. There is nothing to await: read the stream with `async for`."""
         return self.send(to_request(prompt, **options), timeout_s=timeout_s, retry=retry)
 
     def send(
         self, request: pb.GenerateRequest, *, timeout_s: float | None = None, retry: RetryChoice = None
     ) -> AsyncEventStream:
-        """As `generate`, for a message that is made already."""
+        """Does as `generate`, for a message that is already made."""
         return AsyncEventStream(
             lambda message, seconds: self._stub.Generate(
                 message, timeout=seconds, metadata=self._server.metadata()
@@ -253,11 +255,11 @@ class AsyncClient:
         retry: RetryChoice = None,
         **options: Unpack[RequestOptions],
     ) -> AsyncEventStream:
-        """As Client.chat."""
+        """See Client.chat."""
         return self.generate(to_chat(messages), timeout_s=timeout_s, retry=retry, **options)
 
     async def abort(self, request_id: str, *, timeout_s: float = QUICK_S) -> bool:
-        """As Client.abort."""
+        """See Client.abort."""
         reply = await self._ask(self._stub.Abort, pb.AbortRequest(request_id=request_id), timeout_s)
         return reply.found
 
@@ -271,7 +273,7 @@ class AsyncClient:
         add_special: bool | None = None,
         timeout_s: float = QUICK_S,
     ) -> Tokenized:
-        """As Client.tokenize."""
+        """See Client.tokenize."""
         request = to_tokenize(what, add_special)
         return to_tokenized(await self._ask(self._stub.Tokenize, request, timeout_s))
 

@@ -1,4 +1,4 @@
-"""Events put together again: what one choice of a request brought."""
+"""Put events together again: what each choice of a request brought."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from colibri.generation import Event, Finished, Prompt, TokenLogprobs, Tokens
 
 @dataclass(slots=True)
 class Answer:
-    """One choice. ids, receipts and (when asked for) logprobs run in parallel; `finished` is None while it
-    runs."""
+    """One choice. `ids`, `receipts` and, if asked for, `logprobs` have equal lengths. `finished` is None while it
+    runs.
+    """
 
     choice: int = 0
     text: str = ""
@@ -24,7 +25,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Answers:
-    """All choices of one request, by their number; `prompt` when it was echoed."""
+    """All choices of one request, by their numbers; `prompt` if it was echoed."""
 
     choices: dict[int, Answer] = field(default_factory=dict)
     prompt: Prompt | None = None
@@ -42,11 +43,11 @@ class Answers:
             self.prompt = event
 
     def all(self) -> list[Answer]:
-        """In order of their numbers."""
+        """Returns the answers in the order of their numbers."""
         return [self.choices[number] for number in sorted(self.choices)]
 
     def only(self) -> Answer:
-        """Raises ColibriError unless there is exactly one."""
+        """Returns the only answer. Raises ColibriError unless there is exactly one."""
         found = self.all()
         if len(found) != 1:
             raise ColibriError(f"one answer was expected, {len(found)} came: ask for all of them")
@@ -57,7 +58,7 @@ class Answers:
 
 
 def collect(events: Iterable[Event]) -> Answers:
-    """Reads to the end; raises what ends the events."""
+    """Reads all events. Raises what ends them."""
     answers = Answers()
     for event in events:
         answers.take(event)

@@ -1,4 +1,4 @@
-"""Python values into the fields of a message; a value that no message can carry is told by the field's path."""
+"""Fill Python values into a message's fields; errors name the field by its path."""
 
 from __future__ import annotations
 

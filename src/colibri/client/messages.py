@@ -1,4 +1,4 @@
-"""Python values to messages of generation.proto, and replies to values: shared by both clients."""
+"""Turn Python values into messages of generation.proto, and replies into values. Both clients share this."""
 
 from __future__ import annotations
 
@@ -27,8 +27,12 @@ from colibri.v1 import generation_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a request gets where it says nothing. max_tokens 0: what is left of the context, at most 1024;
-    sources: field -> the file it comes from; ignored: settings of the checkpoint that have no effect."""
+    """What a request gets for options that it leaves out.
+
+    max_tokens: 0: the rest of the context, at most 1024.
+    sources: field -> the file that it comes from.
+    ignored: settings of the checkpoint that have no effect.
+    """
 
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     max_tokens: int = 0
@@ -39,8 +43,12 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a server serves. max_positions: prompt plus answer, in tokens; workers: the live ones, by name;
-    content_digest: of every weight, empty where the server does not tell."""
+    """What a server serves.
+
+    max_positions: most tokens of prompt and answer together.
+    workers: names of the live ones.
+    content_digest: of every weight; empty if the server does not tell.
+    """
 
     name: str
     model_hash: str
@@ -64,7 +72,7 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
-    """pieces: how each id reads by itself."""
+    """The ids of a prompt. pieces: the text of each id by itself."""
 
     ids: tuple[int, ...]
     pieces: tuple[str, ...]
@@ -93,7 +101,7 @@ def to_request(
     request_id: str = "",
     priority: int = 0,
 ) -> pb.GenerateRequest:
-    """The keywords are those of RequestOptions. Raises InvalidInput for values that fit no message."""
+    """Makes a request from the options of RequestOptions. Raises InvalidInput for values that fit no message."""
     request = pb.GenerateRequest()
     fill(
         request,
@@ -147,7 +155,7 @@ def to_request(
 
 
 def to_chat(messages: Sequence[Message]) -> Chat:
-    """Raises InvalidInput for what is no message."""
+    """Makes a chat. Raises InvalidInput for something that is not a message."""
     try:
         return as_chat(messages)
     except (TypeError, KeyError, AttributeError) as error:
@@ -175,7 +183,7 @@ def to_detokenize(ids: Sequence[int], skip_special: bool) -> pb.DetokenizeReques
 
 
 def to_event(reply: pb.GenerateReply, target: str) -> Event:
-    """Raises FrameError for a reply that no server of this version sends."""
+    """Turns a reply into an event. Raises FrameError for a reply that no server of this version sends."""
     kind = reply.WhichOneof("event")
     if kind == "tokens":
         tokens = reply.tokens

@@ -1,4 +1,4 @@
-"""The service Operator: who works, and changes of placement while requests run. Every call is bounded."""
+"""Call the service Operator: show who works, and change the placement while requests run. Every call is bounded."""
 
 from __future__ import annotations
 
@@ -24,9 +24,13 @@ OnProgress = Callable[[pb.ChangeProgress], None]
 
 
 class Operator:
-    """One channel to a serving deployment. target: "unix:/path" or "host:port"; on_progress: hears each step of a
-    change; security: of the channel, and the token of its calls. All raise ColibriError as the server does; a change
-    that fails is taken back by it."""
+    """One channel to a serving deployment. All methods raise ColibriError, as the server does; it undoes a change that
+    fails.
+
+    target: "unix:/path" or "host:port".
+    on_progress: called with each step of a change.
+    security: of the channel, and the token of its calls.
+    """
 
     def __init__(
         self,
@@ -43,7 +47,11 @@ class Operator:
     def status(
         self, *, experts: bool = False, loads: bool = False, timeout_s: float = STATUS_TIMEOUT_S
     ) -> pb.ClusterStatusReply:
-        """experts: with the ids that each worker holds; loads: with the rows that each expert was chosen for."""
+        """Describes the deployment.
+
+        experts: include the ids that each worker holds.
+        loads: include how many rows chose each expert.
+        """
         try:
             return self._stub.ClusterStatus(
                 pb.ClusterStatusRequest(experts=experts, loads=loads),
@@ -58,19 +66,25 @@ class Operator:
         return self._change(self._stub.Scale, request, timeout_s)
 
     def drain(self, worker: str, undo: bool, timeout_s: float, host: str = "") -> pb.ChangeProgress:
-        """host: in place of `worker`, which is empty then: all workers of that host."""
+        """Drains a worker, or all workers of a host; `undo` brings them back.
+
+        worker: its name; empty if `host` is given.
+        """
         request = pb.DrainRequest(worker=worker, undo=undo, timeout_s=timeout_s, host=host)
         return self._change(self._stub.Drain, request, timeout_s)
 
     def move(self, layer: int, expert: int, to: str, from_worker: str, timeout_s: float) -> pb.ChangeProgress:
-        """Either name may be empty: no new holder, or nobody dropped."""
+        """Moves an expert. `to` or `from_worker` may be empty: then no holder is added, or none is dropped."""
         request = pb.MoveRequest(
             layer=layer, expert=expert, to=to, timeout_s=timeout_s, **{"from": from_worker}
         )
         return self._change(self._stub.Move, request, timeout_s)
 
     def place(self, dry_run: bool, timeout_s: float) -> pb.ChangeProgress:
-        """The plan comes with the first step of progress; with a dry run that is the last, too."""
+        """Plans the whole placement anew, and moves experts there unless `dry_run`.
+
+        The plan comes with the first step of progress; in a dry run that is also the last.
+        """
         request = pb.PlaceRequest(dry_run=dry_run, timeout_s=timeout_s)
         return self._change(self._stub.Place, request, timeout_s)
 
@@ -88,7 +102,7 @@ class Operator:
     def _change(
         self, method: Callable[..., Iterable[pb.ChangeProgress]], request: Message, timeout_s: float
     ) -> pb.ChangeProgress:
-        """The last message of a change."""
+        """Follows a change and returns its last message."""
         last: pb.ChangeProgress | None = None
         call = method(request, timeout=timeout_s + _SLACK_S, metadata=self._server.metadata())
         try:

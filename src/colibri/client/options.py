@@ -1,4 +1,4 @@
-"""What a call of Generate may be told, once for all clients."""
+"""The options of a call of Generate, the same for all clients."""
 
 from __future__ import annotations
 
@@ -15,16 +15,27 @@ PromptLike = str | Sequence[int] | Chat
 
 
 class RequestOptions(TypedDict, total=False):
-    """The fields of GenerateRequest besides its prompt. What is missing or None takes the checkpoint's default;
-    ranges stand in generation.proto, and the server judges them.
+    """The fields of GenerateRequest besides its prompt.
 
-    temperature: 0 takes the likeliest token; top_p, top_k, min_p: cuts; seed: drawn and told when missing;
-    repetition_penalty, presence_penalty, frequency_penalty: of the logits that choose; max_tokens: of the whole
-    answer, resumed ids included; min_tokens: no stop before so many; stop: strings that end the answer and are
-    never shown; stop_ids: in addition to the checkpoint's own; ignore_eos: the checkpoint's own do not end it;
-    n: choices; echo: the prompt comes first, as an event Prompt; logprobs: log-probabilities of the chosen
-    tokens and of so many of the likeliest; resume: an earlier answer to go on with; request_id: for Abort, of no
-    other running request (missing: the client makes one); priority: larger ones are admitted first.
+    An option that is missing or None takes the checkpoint's default. generation.proto gives the ranges; the server
+    checks
+    them.
+
+    temperature: 0 takes the likeliest token.
+    top_p, top_k, min_p: which tokens may be sampled.
+    seed: drawn and returned if missing.
+    repetition_penalty, presence_penalty, frequency_penalty: applied to the logits that tokens are sampled from.
+    max_tokens: of the whole answer, resumed ids included.
+    min_tokens: the answer does not stop before.
+    stop: strings that end the answer and are never shown.
+    stop_ids: in addition to the checkpoint's own.
+    ignore_eos: the checkpoint's own stop ids do not end the answer.
+    n: number of choices.
+    echo: the prompt comes first, as an event Prompt.
+    logprobs: give log-probabilities of the chosen tokens and of this many of the likeliest.
+    resume: an earlier answer to go on with.
+    request_id: for Abort; no other running request may have it. Missing: the client makes one.
+    priority: larger values are admitted first.
     """
 
     temperature: float | None
@@ -53,7 +64,7 @@ RetryChoice = Retry | Literal[False] | None
 
 
 def as_chat(messages: Iterable[Message], *, add_generation_prompt: bool = True) -> Chat:
-    """Raises TypeError or KeyError for what is no message."""
+    """Makes a chat. Raises TypeError or KeyError for something that is not a message."""
     return Chat(
         tuple(
             message

@@ -1,7 +1,8 @@
-"""Answers kept in a file, one JSON object a line, so that they can be asked for again and compared.
+"""Keep answers in a file, one JSON object per line, so that they can be asked for again and compared.
 
-A record holds the request as it was sent (with the seed that was drawn), what computed it, and of each choice
-the ids, the receipts (16 hex digits each), the text and why it ended.
+A record holds the request as it was sent (with the seed that was drawn), what computed it, and for each choice the
+ids,
+the receipts (16 hex digits each), the text and why it ended.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _KIND = "colibri_record"
 
 @dataclass(frozen=True, slots=True)
 class RecordedChoice:
-    """reason: name of a FinishReason; stop: the id or string that ended it."""
+    """One recorded choice. reason: name of a FinishReason; stop: the id or string that ended it."""
 
     choice: int
     ids: tuple[int, ...]
@@ -51,7 +52,10 @@ class RecordedChoice:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """engine_numerics_id, model_hash: of what computed the answers; receipts compare only where they are equal."""
+    """A recorded request and its answers.
+
+    engine_numerics_id, model_hash: of what computed the answers. Compare receipts only if both are equal.
+    """
 
     request: pb.GenerateRequest
     engine_numerics_id: str
@@ -60,7 +64,7 @@ class Record:
 
     @classmethod
     def of(cls, request: pb.GenerateRequest, answers: Sequence[Answer], model_hash: str) -> Record | None:
-        """None when an answer has not ended by itself: how far it came cannot be asked for again."""
+        """Makes a record. Returns None if an answer did not end by itself: it could not be asked for again."""
         kept = pb.GenerateRequest()
         kept.CopyFrom(request)
         kept.request_id = ""
@@ -95,7 +99,7 @@ def append(path: Path, record: Record) -> None:
 
 
 def read(path: Path) -> Iterator[Record]:
-    """All records of a file, one at a time. Raises InvalidInput, naming the line, and OSError."""
+    """Yields the records of a file, one at a time. Raises InvalidInput, naming the line, and OSError."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(_MAX_LINE + 1):
@@ -108,7 +112,7 @@ def read(path: Path) -> Iterator[Record]:
 
 
 def differences(record: Record, answers: Sequence[Answer]) -> list[str]:
-    """What is not as recorded, in words; empty when every id, receipt, text and end is the same."""
+    """Says in words what differs from the record; empty if every id, receipt, text and end is equal."""
     found = []
     recorded = {choice.choice: choice for choice in record.choices}
     now = {answer.choice: answer for answer in answers}

@@ -1,7 +1,8 @@
-"""A transformers Mixtral whose experts are in the cluster.
+"""Run the experts of a transformers Mixtral in a cluster.
 
-Each MoE block of the model is replaced by a call of Router.Forward: gate, experts and merge happen there, the rest
-of the model stays with its program. torch and transformers are the caller's.
+Each MoE block of the model is replaced by a call of Router.Forward. Gate, experts and merge happen there; the rest
+of the
+model stays in its program. torch and transformers are the caller's.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _RETRY = Retry()
 
 @dataclass(frozen=True, slots=True)
 class LayerCalls:
-    """Of one layer: forward calls, their rows, and the seconds they took, conversions of tensors included."""
+    """What one layer cost: forward calls, their rows, and the seconds they took, including conversions of tensors."""
 
     calls: int = 0
     rows: int = 0
@@ -56,7 +57,7 @@ class LayerCalls:
 
 
 class RemoteMoe:
-    """The connection that the replaced blocks share. Thread-safe; `close` ends it, and the model with it."""
+    """The connection that the replaced blocks share. `close` ends it, and with it the model's use. Thread-safe."""
 
     def __init__(
         self, target: str, timeout_s: float, retry: Retry | None, security: ChannelSecurity | None = None
@@ -81,10 +82,13 @@ class RemoteMoe:
         self.rows_per_call = max(1, min(self.info.max_rows, fitting))
 
     def forward(self, layer: int, rows: Rows) -> Rows:
-        """The layer's merged rows, without the residual, for rows after its second norm: fp32 [rows, hidden] both.
+        """Computes a layer's experts. Returns the merged rows, fp32 [rows, hidden], without the residual.
 
-        A row with NaN or Inf comes back as NaN, as it would from the model's own block. Raises ColibriError,
-        naming the process that failed.
+        rows: fp32 [rows, hidden], after the layer's second norm.
+
+        A row with NaN or Inf comes back as NaN, as from the model's own block. Raises ColibriError, naming the
+        process that
+        failed.
         """
         deadline = Deadline.after(self._timeout_s)
         step = self.rows_per_call
@@ -108,7 +112,7 @@ class RemoteMoe:
         return np.concatenate(merged)
 
     def gate(self, layer: int, rows: Rows) -> NDArray[np.uint32]:
-        """uint32 [rows, top_k]: the experts that the server chooses, the likeliest first."""
+        """Returns the experts that the server chooses, the likeliest first: uint32 [rows, top_k]."""
         request = pb.GateRequest(layer=layer, rows=len(rows), hidden=rows.shape[1], data=_data(rows))
         reply = ask(self._stub.Gate, request, self._attempts(QUICK_S), self._server)
         if len(reply.expert) != len(rows) * self.info.top_k:
@@ -118,13 +122,13 @@ class RemoteMoe:
         return np.array(reply.expert, np.uint32).reshape(len(rows), self.info.top_k)
 
     def count(self, layer: int, rows: int, seconds: float) -> None:
-        """Of one replaced block."""
+        """Adds one call of a replaced block to the sums."""
         with self._lock:
             so_far = self._layers.get(layer, LayerCalls())
             self._layers[layer] = LayerCalls(so_far.calls + 1, so_far.rows + rows, so_far.seconds + seconds)
 
     def layers(self) -> dict[int, LayerCalls]:
-        """What each layer has cost so far."""
+        """Returns what each layer has cost so far."""
         with self._lock:
             return dict(sorted(self._layers.items()))
 
@@ -166,7 +170,7 @@ class RemoteMoe:
 
 
 class _Started:
-    """A Forward that is under way; asked again, it begins anew."""
+    """A Forward in flight. Asking it again begins anew."""
 
     def __init__(
         self,
@@ -205,13 +209,16 @@ def remote_moe(
     retry: Retry | None = _RETRY,
     security: ChannelSecurity | None = None,
 ) -> RemoteMoe:
-    """Replaces the MoE blocks of `model` (a transformers Mixtral, MixtralForCausalLM or its base) in place by calls
-    to the server at `target` (`colibri serve` or `colibri router` of the same checkpoint), and drops their weights.
+    """Replaces the MoE blocks of a transformers Mixtral in place by calls to a server, and drops their weights.
 
-    The model then is for inference: its parameters take no gradients any more. timeout_s: of one layer's call,
-    retries included; security: of the channel and its calls, as Client's. Before anything is changed, shapes are
-    compared, and on some rows what each layer's gate chooses: raises InvalidInput where the server has another model.
-    The blocks' errors are ColibriError.
+    model: MixtralForCausalLM or its base. Afterwards it is for inference only: its parameters take no gradients.
+    target: a `colibri serve` or `colibri router` of the same checkpoint.
+    timeout_s: of one layer's call, retries included, seconds.
+    security: of the channel and its calls, as in Client.
+
+    Before anything is changed, shapes are compared, and each gate's choices for some rows. Raises InvalidInput if
+    the server
+    has another model. The blocks raise ColibriError.
     """
     torch = importlib.import_module("torch")
     blocks = _blocks(model)
@@ -229,7 +236,7 @@ def remote_moe(
 
 
 def _blocks(model: Any) -> list[tuple[Any, str, Any]]:
-    """(decoder layer, attribute, MoE block) in order of the layers. Raises InvalidInput."""
+    """Returns (decoder layer, attribute, MoE block) in the order of the layers. Raises InvalidInput."""
     layers = getattr(getattr(model, "model", model), "layers", None)
     kind = type(model).__name__
     if layers is None or not kind.startswith("Mixtral"):
@@ -250,7 +257,7 @@ def _blocks(model: Any) -> list[tuple[Any, str, Any]]:
 
 
 def _compare(torch: Any, config: Any, blocks: list[Any], remote: RemoteMoe) -> None:
-    """Raises InvalidInput where the server's model is another one."""
+    """Raises InvalidInput if the server has another model."""
     info = remote.info
     for field, own, theirs in (
         ("layers", len(blocks), info.layers),
@@ -277,10 +284,10 @@ def _compare(torch: Any, config: Any, blocks: list[Any], remote: RemoteMoe) -> N
 
 
 def _block_class(torch: Any) -> Any:
-    """A torch.nn.Module, made when torch is there."""
+    """Makes the block's class, a torch.nn.Module, once torch is there."""
 
     class ColibriMoeBlock(torch.nn.Module):  # type: ignore[misc]
-        """[batch, sequence, hidden] in, the same out, computed by the cluster."""
+        """Computes [batch, sequence, hidden] -> [batch, sequence, hidden] in the cluster."""
 
         def __init__(self, remote: RemoteMoe, layer: int, training: bool) -> None:
             super().__init__()

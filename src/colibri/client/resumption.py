@@ -1,9 +1,12 @@
-"""One answer over any number of calls: what to ask next, and which part of what comes is news.
+"""Follow one answer over any number of calls: what to ask next, and which part of what comes is new.
 
-No IO here. A call that is lost in the middle is asked again with the tokens that came. The tokens of the last
-message are computed once more: their ids, receipts and text must be the same, else the server no longer is what
-it was, and the answer ends with NumericsMismatch instead of going on with other bits. That overlap also finds
-the end of an answer whose last token came but whose Finished did not.
+No IO here. After a call was lost in the middle, the next one resumes from the tokens that came. The server computes
+the
+tokens of the last message again, and their ids, receipts and text must be the same. Otherwise the server has
+changed, and
+the answer ends with NumericsMismatch instead of going on with other bits. This overlap also finds the end of an
+answer
+whose last token came but whose Finished did not.
 """
 
 from __future__ import annotations
@@ -17,8 +20,12 @@ from colibri.v1 import generation_pb2 as pb
 
 @dataclass(slots=True)
 class _Choice:
-    """settled_*: what the next call resumes from; tail_*: what came with the last ids, computed again then;
-    owed_*: how much of the tail the running call has yet to repeat."""
+    """One choice of the answer.
+
+    settled_*: what the next call resumes from.
+    tail_*: what came with the last ids; the next call computes it again.
+    owed_*: how much of the tail the running call still has to repeat.
+    """
 
     settled_ids: list[int]
     settled_receipt: int
@@ -31,7 +38,7 @@ class _Choice:
     finished: bool = False
 
     def owe(self) -> None:
-        """A call begins."""
+        """Notes that a call begins, which has to repeat the tail."""
         self.owed_ids, self.owed_receipts, self.owed_text = self.tail_ids, self.tail_receipts, self.tail_text
 
     def keep(self, news: Tokens) -> None:
@@ -46,7 +53,7 @@ class _Choice:
 
 @dataclass(slots=True)
 class Resumption:
-    """request: as it was first asked; `target` names the server in errors."""
+    """The state of one answer. request: as it was first asked; target: names the server in errors."""
 
     request: pb.GenerateRequest
     target: str
@@ -64,12 +71,12 @@ class Resumption:
 
     @property
     def done(self) -> bool:
-        """Every choice has its Finished."""
+        """Whether every choice has its Finished."""
         return len(self._choices) >= self._n and all(choice.finished for choice in self._choices)
 
     @property
     def call_complete(self) -> bool:
-        """Every choice that the running call was asked for has its Finished."""
+        """Whether every choice that the running call asked for has its Finished."""
         return all(at < len(self._choices) and self._choices[at].finished for at in self._asked)
 
     @property
@@ -77,7 +84,7 @@ class Resumption:
         return self.request.request_id if self._accepted is None else self._accepted.request_id
 
     def next_request(self) -> pb.GenerateRequest:
-        """For the next call: all choices while none has tokens, later the first that is not finished."""
+        """Returns the next request: all choices while none has tokens, later the first unfinished one."""
         request = pb.GenerateRequest()
         request.CopyFrom(self.request)
         self._calls += 1
@@ -91,8 +98,10 @@ class Resumption:
         return request
 
     def take(self, event: Event) -> Event | None:
-        """What of an event is news; None when nothing is. Raises NumericsMismatch when a repeated part
-        differs, FrameError for an event that cannot be."""
+        """Returns the new part of an event, or None.
+
+        Raises NumericsMismatch if a repeated part differs, FrameError for an impossible event.
+        """
         if isinstance(event, Accepted):
             return self._take_accepted(event)
         if isinstance(event, Prompt):
@@ -111,12 +120,16 @@ class Resumption:
         return news
 
     def may_ask_again(self, error: ColibriError) -> bool:
-        """Whether the failure of a call advises it. A call that this client did not cancel was cancelled by a
-        server that ends; a request id that is still taken belongs to the call that was lost."""
+        """Whether the failure of a call advises a retry.
+
+        If this client did not cancel a cancelled call, the server that ends did. A request id that is still taken
+        belongs to the
+        lost call.
+        """
         return error.retryable or type(error) is Cancelled or self.is_ghost(error)
 
     def is_ghost(self, error: ColibriError) -> bool:
-        """A call that was lost still runs at the server, which has not noticed: it is to be aborted."""
+        """Whether a lost call still runs at the server, which has not noticed. It must be aborted."""
         return isinstance(error, DuplicateRequest) and self._calls > 1
 
     @property
@@ -165,7 +178,7 @@ class Resumption:
         return choice
 
     def _take_tokens(self, choice: _Choice, event: Tokens) -> Tokens:
-        """The event without what is owed."""
+        """Returns the event without the part that had to be repeated."""
         ids = min(len(event.ids), len(choice.owed_ids))
         if event.ids[:ids] != choice.owed_ids[:ids]:
             raise self._differs(event.choice, f"tokens {event.ids[:ids]} where {choice.owed_ids[:ids]} came")

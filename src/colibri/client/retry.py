@@ -1,5 +1,4 @@
-"""When to ask again: only where the failure itself advises it, a bounded number of times, with growing
-waits."""
+"""Decide when to retry: only if the failure advises it, a bounded number of times, with growing waits."""
 
 from __future__ import annotations
 
@@ -14,15 +13,19 @@ from colibri.errors import ColibriError, ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """What `retry=` of a client or a call takes.
+    """The bounds of retries, for `retry=` of a client or a call.
 
-    Only failures that are retryable are asked again: a server says so in its reply, and a connection that was
-    refused or lost is. What resets both bounds is news: a token that was not there before.
+    Only retryable failures are retried: those that a server calls so, and connections that were refused or lost.
+        News, that
+    is a new token, resets both bounds.
 
-    attempts: failures in a row; within_s: seconds since the last news (or the call) after which nothing is
-    asked again, so this is how long a restart of the server may take; first_wait_s, factor, longest_wait_s:
-    the wait before attempt k is first_wait_s * factor^k, at most longest_wait_s, halved at random at most,
-    and never shorter than the server's advice (`retry_after_s`).
+    attempts: failures in a row.
+    within_s: seconds since the last news, or since the call, after which nothing is retried. A restart of the
+        server may take
+        this long.
+    first_wait_s, factor, longest_wait_s: the wait before attempt k is first_wait_s * factor^k, at most
+        longest_wait_s. It is
+        shortened at random, at most by half, and never below the server's advice (`retry_after_s`).
     """
 
     attempts: int = 1000
@@ -59,21 +62,23 @@ class Attempts:
 
     @property
     def failures(self) -> int:
-        """In a row."""
+        """Failures in a row."""
         return self._failures
 
     def remaining_s(self) -> float | None:
-        """Of the call's time; what the next attempt may take."""
+        """What is left of the call's time, and so what the next attempt may take, seconds."""
         return self._deadline.remaining(self._clock)
 
     def news(self) -> None:
-        """Something new came: the bounds begin anew."""
+        """Resets the bounds: something new came."""
         self._failures = 0
         self._since = self._clock()
 
     def wait_after(self, error: ColibriError, *, retryable: bool | None = None) -> float | None:
-        """Seconds to wait before asking again, or None: it is over. `retryable`: the caller knows better than
-        the error."""
+        """Returns how long to wait before the retry, seconds; None: give up.
+
+        retryable: the caller's own judgement, which overrides the error's.
+        """
         retry = self._retry
         if retry is None or not (error.retryable if retryable is None else retryable):
             return None

@@ -1,4 +1,4 @@
-"""The events of one answer, read synchronously."""
+"""Read the events of one answer synchronously."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ OnRetry = Callable[[ColibriError, float], None]
 
 
 class EventStream(Iterator[Event]):
-    """Accepted, Tokens, ..., Finished (one for each choice). Closing it before the end aborts the request.
+    """The events of one answer: Accepted, Tokens, ..., one Finished per choice. Closing it before the end aborts the
+        request.
 
-    With retries, a call that is lost is asked again with the tokens that came, and the stream goes on where
-    it was: no event comes twice, the bits are those of an undisturbed answer.
+    With retries, a lost call is asked again with the tokens that came, and the stream continues: no event comes
+    twice, and
+    the bits are those of an undisturbed answer.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class EventStream(Iterator[Event]):
         on_retry: OnRetry | None = None,
         typed: Callable[[grpc.RpcError], ColibriError] | None = None,
     ) -> None:
-        """typed: what a call failed with; None: from its status alone."""
+        """typed: returns the typed error of a failed call; None: judge by its status alone."""
         self._start = start
         self._abort = abort
         self._resumption = resumption
@@ -54,11 +56,11 @@ class EventStream(Iterator[Event]):
 
     @property
     def request_id(self) -> str:
-        """For Abort; the same for every attempt."""
+        """The id for Abort; the same for every attempt."""
         return self._resumption.request_id
 
     def __next__(self) -> Event:
-        """Raises ColibriError when the answer fails or its time ends."""
+        """Returns the next event. Raises ColibriError if the answer fails or its time ends."""
         if self._failed is not None:
             raise self._failed
         try:
@@ -74,15 +76,17 @@ class EventStream(Iterator[Event]):
         raise StopIteration
 
     def answers(self) -> list[Answer]:
-        """Reads the rest: one Answer for each choice. Raises what the stream raises."""
+        """Reads to the end. Returns one Answer per choice. Raises what the stream raises."""
         return collect(self).all()
 
     def answer(self) -> Answer:
-        """As `answers`, for a request of one choice."""
+        """Does as `answers`, for a request with one choice."""
         return collect(self).only()
 
     def close(self) -> None:
-        """From any thread. A stream that is being read ends with Cancelled."""
+        """Aborts the request unless it has ended. Any thread may call; a stream that is being read ends with
+        Cancelled.
+        """
         self._closed.set()
         self._cancel()
 
@@ -112,7 +116,7 @@ class EventStream(Iterator[Event]):
         return event
 
     def _finish(self) -> None:
-        """Reads the status, so that the server has let go of the answer; nothing in it matters any more."""
+        """Reads the status, so that the server lets go of the answer; its content does not matter any more."""
         call, self._call = self._call, None
         try:
             if call is not None and next(call, None) is not None:
@@ -130,7 +134,9 @@ class EventStream(Iterator[Event]):
         return call
 
     def _check_ended(self) -> None:
-        """A call that ended well: the next choice's begins, unless it brought nothing to its end."""
+        """Checks a call that ended without an error. Raises FrameError if a choice that it was asked for has no
+        Finished.
+        """
         if not self._resumption.call_complete:
             raise FrameError(
                 f"{self._resumption.target}: the answer ended without Finished", peer=self._resumption.target

@@ -37,13 +37,16 @@ _Reply = TypeVar("_Reply")
 
 
 class Client:
-    """One channel to a coordinator; share it between threads. target: "unix:/path" or "host:port"; security: of the
-    channel, and the token of its calls (None: in clear, without one).
+    """One channel to a coordinator. Threads may share it.
 
-    Errors are those of colibri.errors, as the server raised them; one that never reached a server names its
-    target. timeout_s: of a whole answer, where `generate` is not told another one. retry: None asks nothing
-    again; Retry() asks again what failed for a reason that advises it, and goes on in the middle of an answer.
-    on_retry: told of it, with the error and the seconds until the next attempt; on the reading thread.
+    target: "unix:/path" or "host:port".
+    security: of the channel, and the token of its calls; None: in clear, without a token.
+    timeout_s: for a whole answer, seconds, unless `generate` sets its own.
+    retry: None: retry nothing. Retry(): retry failures that advise it, and resume in the middle of an answer.
+    on_retry: called on the reading thread with the error and the seconds until the next attempt.
+
+    Errors are those of colibri.errors, as the server raised them; an error that never reached a server names its
+    target.
     """
 
     def __init__(
@@ -64,9 +67,7 @@ class Client:
         self._stub = generation_pb2_grpc.GenerationStub(self._channel)
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Waits for the server to accept connections. Raises ColibriError naming it after `timeout_s`
-        seconds.
-        """
+        """Waits for the server to accept connections. After `timeout_s` seconds, raises ColibriError naming it."""
         try:
             self._stub.ModelInfo(
                 pb.ModelInfoRequest(),
@@ -85,20 +86,22 @@ class Client:
         retry: RetryChoice = None,
         **options: Unpack[RequestOptions],
     ) -> EventStream:
-        """Streams an answer to a text, to token ids or to a chat; the options are explained in RequestOptions.
+        """Streams an answer to a text, to token ids or to a chat. RequestOptions explains the options.
 
-        timeout_s: seconds for the whole answer, retries included; after them the server ends the request and
-        the stream raises DeadlineExpired. retry: None as the client's, False nothing is asked again.
+        timeout_s: for the whole answer, retries included, seconds. After it the server ends the request, and the
+            stream raises
+            DeadlineExpired.
+        retry: None: as the client's; False: retry nothing.
 
-        Raises InvalidInput for values that fit no message; everything else the server judges, and the stream
-        raises it.
+        Raises InvalidInput for values that fit no message. The server checks everything else, and the stream raises
+        its errors.
         """
         return self.send(to_request(prompt, **options), timeout_s=timeout_s, retry=retry)
 
     def send(
         self, request: pb.GenerateRequest, *, timeout_s: float | None = None, retry: RetryChoice = None
     ) -> EventStream:
-        """As `generate`, for a message that is made already."""
+        """Does as `generate`, for a message that is already made."""
         return EventStream(
             lambda message, seconds: self._stub.Generate(
                 message, timeout=seconds, metadata=self._server.metadata()
@@ -123,12 +126,15 @@ class Client:
         retry: RetryChoice = None,
         **options: Unpack[RequestOptions],
     ) -> EventStream:
-        """As `generate`, for the next message of a conversation under the checkpoint's chat template."""
+        """Streams the next message of a conversation, rendered with the checkpoint's chat template; otherwise as
+        `generate`.
+        """
         return self.generate(to_chat(messages), timeout_s=timeout_s, retry=retry, **options)
 
     def abort(self, request_id: str, *, timeout_s: float = QUICK_S) -> bool:
-        """Ends a request at its next step; its stream gets Finished with ABORT. False: unknown, or it has
-        ended.
+        """Ends a request at its next step; its stream gets Finished with ABORT.
+
+        Returns False if the id is unknown or the request has ended.
         """
         return self._ask(self._stub.Abort, pb.AbortRequest(request_id=request_id), timeout_s).found
 
@@ -142,7 +148,10 @@ class Client:
         add_special: bool | None = None,
         timeout_s: float = QUICK_S,
     ) -> Tokenized:
-        """What a prompt becomes, exactly as `generate` encodes it. add_special: for text, default True."""
+        """Returns the ids of a prompt, exactly as `generate` encodes it.
+
+        add_special: for text: whether to add special tokens, by default True.
+        """
         return to_tokenized(self._ask(self._stub.Tokenize, to_tokenize(what, add_special), timeout_s))
 
     def detokenize(
@@ -179,7 +188,7 @@ def ask(
     server: Server,
     on_retry: OnRetry | None = None,
 ) -> _Reply:
-    """A unary call with its retries. Raises ColibriError."""
+    """Makes a unary call with its retries. Raises ColibriError."""
     while True:
         try:
             return method(request, timeout=attempts.remaining_s(), metadata=server.metadata())

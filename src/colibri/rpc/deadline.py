@@ -1,4 +1,4 @@
-"""The deadline that a caller gave."""
+"""Read the deadline that a caller gave."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ _NO_DEADLINE_S = 10 * 365 * 86400.0
 
 
 def deadline_of(context: grpc.ServicerContext, clock: Clock = time.monotonic) -> Deadline:
-    """Of a call being served; Deadline() if its caller gave none."""
+    """Returns the deadline of a call being served; Deadline() if its caller gave none."""
     remaining = context.time_remaining()
     return Deadline.after(None if remaining is None or remaining > _NO_DEADLINE_S else remaining, clock)

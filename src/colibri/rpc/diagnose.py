@@ -1,5 +1,9 @@
-"""What a connection failed of. gRPC says UNAVAILABLE of a host that is down and of a certificate that has expired: so
-the very same connection is tried once more with the ssl module, which says what it does not like."""
+"""Find out why a connection failed.
+
+gRPC says UNAVAILABLE both of a host that is down and of a certificate that has expired. So the same connection is
+tried
+once more with the ssl module, which says what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +34,17 @@ _NOBODY = ("Connection refused", "No such file", "DNS resolution failed", "Domai
 def failure(
     error: grpc.RpcError, peer: str, target: str, security: ChannelSecurity, *, waited: bool = False
 ) -> ColibriError:
-    """As from_rpc_error, but a TlsError that says what is wrong where no connection came about for a reason that
-    another attempt would meet again. waited: the call was to wait for a connection. Takes PROBE_S at most."""
+    """Returns the error of from_rpc_error, or a TlsError that says what is wrong if another attempt would fail the
+    same way.
+
+    waited: the call was to wait for a connection. Takes at most PROBE_S seconds.
+    """
     typed = from_rpc_error(error, peer)
     return explained(typed, target, security) if may_be_tls(error, waited=waited) else typed
 
 
 def may_be_tls(error: grpc.RpcError, *, waited: bool = False) -> bool:
-    """Whether a call failed before any server said something, or in waiting for one."""
+    """Whether a call failed before any server answered, or while it waited for one."""
     if not isinstance(error, (grpc.Call, grpc.aio.AioRpcError)):
         return False
     if any(key == ERROR_KEY for key, _ in error.trailing_metadata() or ()):
@@ -56,7 +63,7 @@ def may_be_tls(error: grpc.RpcError, *, waited: bool = False) -> bool:
 def explained(
     error: ColibriError, target: str, security: ChannelSecurity, timeout_s: float = PROBE_S
 ) -> ColibriError:
-    """`error`, or a TlsError for the same peer."""
+    """Returns `error`, or a TlsError for the same peer."""
     try:
         reason = why_no_connection(target, security, timeout_s)
     except ConfigError:
@@ -65,7 +72,9 @@ def explained(
 
 
 def why_no_connection(target: str, security: ChannelSecurity, timeout_s: float = PROBE_S) -> str | None:
-    """What TLS has against a connection; None where that is not the matter, or cannot be known within `timeout_s`."""
+    """Returns what TLS has against a connection; None if TLS is not the reason, or this is not known within
+    `timeout_s` seconds.
+    """
     end = time.monotonic() + timeout_s
 
     def connect() -> socket.socket:
@@ -95,7 +104,7 @@ def why_no_connection(target: str, security: ChannelSecurity, timeout_s: float =
 
 
 def _why_plain_fails(connect: Callable[[], socket.socket]) -> str | None:
-    """Does the server answer to TLS?"""
+    """Returns a reason if the server answers to TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -120,7 +129,9 @@ def _about_server(message: str, host: str) -> str:
 
 
 def _about_client(pair: KeyPair | None, authorities: bytes) -> str:
-    """The server ended the connection after a handshake that was right by this side: it says nothing of the reason."""
+    """Explains a connection that the server ended after a handshake that was fine on this side; the server does not
+    say why.
+    """
     if pair is None:
         return "the server ended the TLS handshake: it demands a client certificate (--tls-cert, --tls-key)"
     facts = facts_of(pair)

@@ -1,7 +1,7 @@
-"""The door: one thread through which strangers' calls pass, to be refused or let in.
+"""The door: one thread through which the calls of strangers pass, to be refused or let in.
 
-A pool would wake a thread for each, and a thousand calls at once would have all threads fight for the interpreter's
-lock with those that serve.
+A pool would wake a thread for each, and a thousand calls at once would fight with the serving threads for the
+interpreter's lock.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ _log = logging.getLogger(__name__)
 
 
 class Door(ThreadPoolExecutor):
-    """What it is given must not wait for anybody. A ThreadPoolExecutor in name, since grpc takes no other; its results
-    are told to nobody."""
+    """Runs functions on one thread. They must not wait for anything.
+
+    It is a ThreadPoolExecutor only because grpc takes nothing else; nobody gets its results.
+    """
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -28,7 +30,7 @@ class Door(ThreadPoolExecutor):
         self._thread = threading.Thread(target=self._serve, name="colibri-door", daemon=True)
 
     def open(self) -> None:
-        """Begins with what it was given, and what comes."""
+        """Starts with the functions that it was given, and then runs those that come."""
         self._thread.start()
 
     def submit(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:

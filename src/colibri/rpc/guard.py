@@ -1,8 +1,10 @@
-"""What stands before every handler of a server: who may call, the places, bounds on what callers owe, typed errors.
+"""Guard every handler of a server: who may call, places for calls, bounds on what callers owe, typed errors.
 
-grpc's server reads the message of a unary call on a thread of its pool, before anything of ours runs, and for as long
-as the caller likes. On the wire a unary call and a stream of one message are the same: so every call is served as a
-stream here, refused before anything is read, and reads its message in a place that has a bound.
+By itself, grpc's server reads the message of a unary call on a thread of its pool, before any of our code, for as
+long
+as the caller likes. On the wire a unary call is a stream of one message. So every call is served as a stream here:
+it
+is refused before anything is read, and reads its message in a place that has a time bound.
 """
 
 from __future__ import annotations
@@ -32,8 +34,11 @@ Behaviour = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Where calls run. access: None: anybody may call, and who finds no place is refused as strangers are elsewhere.
-    rest: what a stream of replies waits for between two of them."""
+    """Where calls run.
+
+    access: None: anybody may call, and a call that finds no place is refused as strangers are elsewhere.
+    rest: what a stream of replies waits for between two of them.
+    """
 
     places: Places
     pool: ThreadPoolExecutor
@@ -42,8 +47,12 @@ class Lane:
 
 
 class Guard(grpc.ServerInterceptor):
-    """name: of the server, in refusals. lanes: by method, /package.Service/Method, for methods that do not run in
-    `common`. quiet: methods whose callers may send nothing for as long as they like."""
+    """Intercepts all calls of a server.
+
+    name: of the server, in refusals.
+    lanes: /package.Service/Method -> lane, for methods that do not run in `common`.
+    quiet: methods whose callers may send nothing for as long as they like.
+    """
 
     def __init__(
         self,
@@ -87,7 +96,7 @@ class Guard(grpc.ServerInterceptor):
         return _made(handler, call.replies if handler.response_streaming else call.reply, read, lane.pool)
 
     def _refuse(self, refusal: ColibriError) -> Callable[..., None]:
-        """In place of a behaviour: it reads nothing of the request and takes no place."""
+        """Returns a behaviour that refuses the call: it reads nothing of the request and takes no place."""
 
         def refuse(requests: Iterator[Any], context: grpc.ServicerContext, send: Send) -> None:
             self._refusals.refuse(context, refusal, send)
@@ -114,7 +123,7 @@ class Guard(grpc.ServerInterceptor):
 
 
 class _Call:
-    """One call, on its thread."""
+    """One call, on its own thread."""
 
     def __init__(
         self, name: str, method: str, handler: Handler, lane: Lane, caller: str, quiet: bool
@@ -129,7 +138,7 @@ class _Call:
         self._quiet = quiet
 
     def enter(self, context: grpc.ServicerContext) -> Place:
-        """Raises PermissionDenied and Busy."""
+        """Takes a place for the call. Raises PermissionDenied and Busy."""
         access, caller = self._lane.access, self._caller
         if access is not None:
             access.at_start(self._method, context)
@@ -137,7 +146,7 @@ class _Call:
         return self._lane.places.enter(context, caller)
 
     def reply(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-        """Of a call with one reply."""
+        """Serves a call with one reply."""
         place: Place | None = None
         try:
             place = self.enter(context)
@@ -153,7 +162,7 @@ class _Call:
     def replies(
         self, requests: Iterator[Any], context: grpc.ServicerContext, place: Place | None = None
     ) -> Iterator[Any]:
-        """place: one that was taken already."""
+        """Serves a call with a stream of replies. place: one that was taken already."""
         try:
             place = place or self.enter(context)
             found = self._behaviour(self._argument(requests, place), context)
@@ -195,7 +204,7 @@ class _Call:
 
 
 def _only(requests: Iterator[Any], place: Place) -> Any:
-    """The message of a unary call."""
+    """Returns the message of a unary call."""
     for request in requests:
         place.waits(Wait.NOTHING)
         return _well_formed(request)
@@ -203,7 +212,7 @@ def _only(requests: Iterator[Any], place: Place) -> Any:
 
 
 def _bounded(requests: Iterator[Any], place: Place) -> Iterator[Any]:
-    """The messages of a stream, none of which the caller may owe for long."""
+    """Yields the messages of a stream; the caller may owe none of them for long."""
     while True:
         place.waits(Wait.MESSAGE)
         try:
@@ -217,15 +226,17 @@ def _bounded(requests: Iterator[Any], place: Place) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Malformed:
-    """In place of a request whose bytes are no message of its type."""
+    """Stands for a request whose bytes are not a message of its type."""
 
     type_name: str
     size: int
 
 
 def _lenient(deserializer: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
-    """Lets the call begin, so that it is refused with a typed error: grpc itself would log a traceback for each and
-    answer INTERNAL."""
+    """Wraps a deserialiser so that it never raises. The call begins and is then refused with a typed error; grpc
+    itself would
+    log a traceback and answer INTERNAL.
+    """
     if deserializer is None:
         return None
     kind = getattr(getattr(deserializer, "__self__", None), "DESCRIPTOR", None)
@@ -261,8 +272,11 @@ def _made(
     *,
     blocks: bool = True,
 ) -> Handler:
-    """A handler that takes a stream of requests, on the threads of `pool`. blocks: False: the behaviour sends its
-    replies and the end itself, by a third argument, and may do so after it returned."""
+    """Makes a handler that takes a stream of requests, on the threads of `pool`.
+
+    blocks: False: the behaviour sends its replies and the end itself, through a third argument, perhaps after it
+        returned.
+    """
 
     def call(*arguments: Any) -> Any:
         return behaviour(*arguments)

@@ -1,5 +1,8 @@
-"""The gRPC service Health, whose watchers hold up nobody: grpc's own sends to each of them in turn when a status
-changes, and waits for the one that does not read."""
+"""The gRPC service Health, with watchers that delay nobody.
+
+When a status changes, grpc's own implementation sends to one watcher after another, and waits for one that does not
+read.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Watchers are told what is last, and end."""
+        """Tells watchers the last status, and ends them."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,8 +1,9 @@
-"""Places: how many calls a server runs at once, and which calls end because their peer keeps it waiting.
+"""Limit how many calls a server runs at once, and end calls whose peer keeps the server waiting.
 
 A call holds a place and a thread from its headers to its end. Its peer controls three waits: until the message is
-whole, until a reply is taken, and, after the end, until the rest is read. Each has a bound in time. Where all places
-are taken, a call that still owes its message makes room for the next one.
+complete, until a reply is taken, and, after the end, until the rest is read. Each has a time bound. If all places
+are
+taken, a call that still owes its message makes room for the next one.
 """
 
 from __future__ import annotations
@@ -35,8 +36,13 @@ _RETRY_AFTER_S = 0.1
 
 
 class Wait(enum.Enum):
-    """What a call waits for. NOTHING: the server's own work. MESSAGE: its peer owes a message. READER: its peer owes a
-    look at a reply. IDLE: nothing is owed and nothing to do: it makes room where there is need, and stays otherwise."""
+    """What a call waits for.
+
+    NOTHING: the server's own work.
+    MESSAGE: its peer owes a message.
+    READER: its peer has not taken a reply.
+    IDLE: nothing is owed and there is nothing to do; it makes room if that is needed, and stays otherwise.
+    """
 
     NOTHING = enum.auto()
     MESSAGE = enum.auto()
@@ -46,8 +52,12 @@ class Wait(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Seconds that a peer may keep the server waiting, for a message and for a reader; late_s: how late a connection is
-    told that asks for too many refusals."""
+    """How long a peer may keep the server waiting, in seconds.
+
+    message_s: for a message.
+    reader_s: until it takes a reply.
+    late_s: how late refusals are sent on a connection that asks for too many.
+    """
 
     message_s: float = MESSAGE_TIMEOUT_S
     reader_s: float = READER_TIMEOUT_S
@@ -55,7 +65,7 @@ class Bounds:
 
 
 class Place:
-    """Of one call, whose thread tells here what it waits for. Made by Places.enter."""
+    """The place of one call. Its thread says here what it waits for. Made by Places.enter."""
 
     __slots__ = ("_places", "caller", "connection", "cut", "given_up", "over", "since", "wait")
 
@@ -72,16 +82,20 @@ class Place:
         self.over = False
 
     def waits(self, wait: Wait) -> None:
-        """Raises Busy where the place was given to another call before this one's message came."""
+        """Says what the call waits for. Raises Busy if its place went to another call before its message came."""
         self._places.note(self, wait)
 
     def leave(self) -> None:
-        """The call's thread is done with it. A reply may still be on its way."""
+        """Says that the call's thread is done. A reply may still be on its way."""
         self._places.leave(self)
 
 
 class Places:
-    """Thread-safe. name: of the server, in refusals; limit: calls at once."""
+    """The places of a server. Thread-safe.
+
+    name: of the server, in refusals.
+    limit: calls at once.
+    """
 
     def __init__(
         self, name: str, limit: int, bounds: Bounds | None = None, clock: Clock = time.monotonic
@@ -98,7 +112,10 @@ class Places:
         self._unread: dict[Place, None] = {}
 
     def enter(self, context: grpc.ServicerContext, caller: str = "") -> Place:
-        """A place for the call, which owes its message. caller: who calls; empty: nobody knows. Raises Busy."""
+        """Takes a place for a call that owes its message. Raises Busy.
+
+        caller: who calls; empty: unknown.
+        """
         loser: Place | None = None
         place = Place(self, context.peer(), caller, context.cancel, self._clock())
         with self._lock:
@@ -145,7 +162,7 @@ class Places:
             loser.cut()
 
     def sweep(self) -> int:
-        """Ends the calls whose peers kept the server waiting for too long; how many."""
+        """Ends the calls whose peers kept the server waiting too long. Returns how many."""
         now, bounds = self._clock(), self._bounds
         with self._lock:
             late = [
@@ -170,13 +187,17 @@ class Places:
 
     @property
     def unread(self) -> int:
-        """Calls that ended here and whose last reply their callers have not taken."""
+        """Calls that have ended here but whose last reply the caller has not taken."""
         with self._lock:
             return len(self._unread)
 
     def _makes_room_for(self, newcomer: Place) -> Place | None:
-        """The call that has waited longest for its peer, on the connection with most such calls; None where that is
-        the newcomer's own and none has waited for long."""
+        """Returns the call that must make room, or None: the one that has waited longest for its peer, on the
+            connection with most
+        such calls.
+
+        None if that is the newcomer's own connection and no call of it has waited long.
+        """
         waiting = [place for place in self._taken if place.wait in (Wait.MESSAGE, Wait.IDLE)]
         if not waiting:
             return None

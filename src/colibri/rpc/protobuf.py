@@ -1,4 +1,4 @@
-"""Which implementation of protobuf reads what strangers send."""
+"""Check which implementation of protobuf reads what strangers send."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TAKEN = ("upb", "cpp")
 
 
 def check_implementation() -> None:
-    """Raises ConfigError in a process whose protobuf is the one in Python, as its environment can demand."""
+    """Raises ConfigError if this process uses the implementation in Python, as its environment may demand."""
     found = api_implementation.Type()
     if found not in _TAKEN:
         raise ConfigError(VARIABLE, " or ".join(_TAKEN), f"{found}, for servers: unset it")

@@ -1,7 +1,9 @@
-"""How callers are refused before their call takes a place: at once, and late where a connection asks too often.
+"""Refuse calls before they take a place: at once, or late if their connection asks too often.
 
-A late refusal holds no thread: the call is kept, and its stream counts against those that the connection may open, so
-that who opens calls only to be refused is slowed down. Others on the server, and who errs now and then, notice nothing.
+A late refusal holds no thread. The call is kept, and its stream counts against those that the connection may open.
+So a
+peer that opens calls only to be refused is slowed down. Other peers, and callers that err now and then, notice
+nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class _Kept:
 
 
 class Refusals:
-    """Thread-safe. `tell_late` is to be called several times a second. late_s: how late a late one is."""
+    """Thread-safe. Call `tell_late` several times a second. late_s: how late a late refusal is, seconds."""
 
     def __init__(self, late_s: float, clock: Clock = time.monotonic) -> None:
         self._late_s = late_s
@@ -47,7 +49,7 @@ class Refusals:
         self._kept: deque[_Kept] = deque()
 
     def refuse(self, context: grpc.ServicerContext, error: ColibriError, send: Send) -> None:
-        """Ends the call with that error, now or later."""
+        """Ends the call with the error, now or later."""
         set_error(context, error)
         with self._lock:
             now = self._clock()
@@ -57,7 +59,7 @@ class Refusals:
         send(None)
 
     def tell_late(self) -> int:
-        """Ends the calls whose time has come; how many."""
+        """Ends the calls whose time has come. Returns how many."""
         with self._lock:
             now = self._clock()
             due: list[_Kept] = []

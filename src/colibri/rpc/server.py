@@ -1,8 +1,10 @@
-"""The one way to build a gRPC server here: who may call, typed errors, health, reflection, bounded concurrency.
+"""The only way to build a gRPC server here: who may call, typed errors, health, reflection, bounded concurrency.
 
-Servicers raise ColibriError; the server turns it into a status, and bytes that are no message into INVALID_ARGUMENT.
-Calls beyond the limit are refused with a retryable RESOURCE_EXHAUSTED, those of strangers before their message is read.
-Health has places and threads of its own, so that it answers whatever else runs, and whoever asks.
+Servicers raise ColibriError. The server turns it into a status, and bytes that are not a message into
+INVALID_ARGUMENT.
+Calls beyond the limit are refused with a retryable RESOURCE_EXHAUSTED, calls of strangers before their message is
+read.
+Health has places and threads of its own, so it answers whatever else runs, and whoever asks.
 """
 
 from __future__ import annotations
@@ -44,8 +46,13 @@ _SWEEP_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """name: full name, e.g. 'colibri.v1.Expert'; register: adds its handlers to a grpc.Server; scope: what its callers
-    must be allowed; quiet: methods, by name, whose callers may send nothing for as long as they like."""
+    """A gRPC service.
+
+    name: full name, such as 'colibri.v1.Expert'.
+    register: adds its handlers to a grpc.Server.
+    scope: what its callers must be allowed to do.
+    quiet: names of methods whose callers may send nothing for as long as they like.
+    """
 
     name: str
     register: Callable[[grpc.Server], object]
@@ -54,7 +61,7 @@ class Service:
 
 
 class RpcServer:
-    """A gRPC server bound to its address. NOT_SERVING until set_serving(True)."""
+    """A gRPC server bound to its address. Its health is NOT_SERVING until set_serving(True)."""
 
     def __init__(
         self,
@@ -76,7 +83,7 @@ class RpcServer:
 
     @property
     def target(self) -> str:
-        """Address for clients, with the port that was taken."""
+        """The address for clients, with the port that was taken."""
         return self._target
 
     def start(self) -> None:
@@ -89,7 +96,7 @@ class RpcServer:
         self._statuses.set_serving(serving)
 
     def stop(self, grace_s: float) -> bool:
-        """NOT_SERVING, no new calls, running ones may end within `grace_s` seconds, then they are cancelled.
+        """Turns health to NOT_SERVING, takes no new calls, and cancels running ones after `grace_s` seconds.
 
         Returns whether everything had ended within `grace_s` and two seconds.
         """
@@ -118,13 +125,18 @@ def build_server(
     security: ServerSecurity | None = None,
     bounds: Bounds | None = None,
 ) -> RpcServer:
-    """A bound server, not yet started.
+    """Returns a bound server that is not started yet.
 
-    listen: "unix:/path" or "host:port" (port 0: a free one). max_calls: calls that may run at once, open
-    streams included; one more is refused with RESOURCE_EXHAUSTED. options: default server_options(). name:
-    names this process in refusals. security: None: none, for addresses of this machine. bounds: how long callers may
-    keep the server waiting. Raises ConfigError when the address cannot be bound, or must not be without TLS and
-    callers' credentials, or where protobuf is the slow one in Python.
+    listen: "unix:/path" or "host:port" (port 0: a free one).
+    max_calls: calls that may run at once, open streams included; one more is refused with RESOURCE_EXHAUSTED.
+    options: default server_options().
+    name: of this process, in refusals.
+    security: None: none, for addresses that only this machine reaches.
+    bounds: how long callers may keep the server waiting.
+
+    Raises ConfigError if the address cannot be bound, if others can reach it and TLS or callers' credentials are
+    missing, or
+    if protobuf is the slow implementation in Python.
     """
     check_implementation()
     security = security or ServerSecurity()
@@ -191,8 +203,10 @@ def build_server(
 
 @contextlib.contextmanager
 def _closed_to_others() -> Iterator[None]:
-    """A unix socket is its owner's as soon as it is bound, whatever this process's umask: who can write to it can
-    connect. The umask is the whole process's: other files that are made meanwhile are closed to others, too."""
+    """Closes a unix socket to other users from the moment it is bound: whoever may write to it can connect.
+
+    Sets the umask of the whole process for a moment, so files made meanwhile are closed to others too.
+    """
     before = os.umask(0o077)
     try:
         yield

@@ -1,7 +1,7 @@
-"""Typed errors to gRPC statuses and back: one table for all servicers and clients.
+"""Turn typed errors into gRPC statuses and back: one table for all servicers and clients.
 
-The code is the error's own; the details are its message; trailing metadata carries the rest: `colibri-error`
-(class name), `colibri-retryable` ("0" or "1"), `colibri-retry-after-ms` and `colibri-peer`.
+The code is the error's own; the details are its message. Trailing metadata carries the rest: `colibri-error` (class
+name), `colibri-retryable` ("0" or "1"), `colibri-retry-after-ms` and `colibri-peer`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MAX_DETAILS_BYTES = 1000
 
 
 def metadata_of(error: ColibriError) -> tuple[tuple[str, str], ...]:
-    """Trailing metadata of an error."""
+    """Returns the trailing metadata of an error."""
     items = [(ERROR_KEY, type(error).__name__), (RETRYABLE_KEY, "1" if error.retryable else "0")]
     if error.retry_after_s is not None:
         items.append((RETRY_AFTER_KEY, str(max(0, round(error.retry_after_s * 1000)))))
@@ -59,12 +59,15 @@ def metadata_of(error: ColibriError) -> tuple[tuple[str, str], ...]:
 
 
 def abort(context: grpc.ServicerContext, error: ColibriError) -> NoReturn:
-    """Ends the call with the error's status. What strangers must not read is left out of its text."""
+    """Ends the call with the error's status. Its text leaves out what strangers must not read."""
     context.abort(*set_error(context, error))
 
 
 def set_error(context: grpc.ServicerContext, error: ColibriError) -> tuple[grpc.StatusCode, str]:
-    """As abort, but the call goes on until its handler ends it. Returns code and details."""
+    """Sets the error's status as abort does, but lets the call go on until its handler ends it.
+
+    Returns code and details.
+    """
     context.set_trailing_metadata(metadata_of(error))
     told = public_text(error.message)
     # What a caller itself sent may be quoted in an InvalidInput, and is not worth a line.
@@ -80,10 +83,9 @@ def set_error(context: grpc.ServicerContext, error: ColibriError) -> tuple[grpc.
 
 
 def from_rpc_error(error: grpc.RpcError, peer: str) -> ColibriError:
-    """The typed error that a failed call stands for.
+    """Returns the typed error of a failed call.
 
-    `peer` names who was called; a server that blames another process says so in `colibri-peer`, which then
-    wins.
+    peer: who was called. If the server blames another process in `colibri-peer`, that name counts instead.
     """
     if not isinstance(error, (grpc.Call, grpc.aio.AioRpcError)):
         return errors.WorkerLost(f"{peer}: call failed: {error}", peer=peer)
@@ -93,7 +95,7 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> ColibriError:
 def from_status(
     code: grpc.StatusCode, details: str, metadata: Iterable[tuple[str, str | bytes]], peer: str
 ) -> ColibriError:
-    """As from_rpc_error, from the parts of a status."""
+    """Does as from_rpc_error, from the parts of a status."""
     found = {key: value for key, value in metadata if isinstance(value, str)}
     cls = _CLASSES.get(found.get(ERROR_KEY, ""))
     if cls is None:

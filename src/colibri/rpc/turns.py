@@ -137,7 +137,7 @@ class Turns:
         return not self._running and next(iter(self._waiting.values()))[0] is ticket
 
     def _leave(self, caller: str, ticket: _Ticket) -> None:
-        """The caller's next call, if any, goes behind those of all others."""
+        """Leaves the queue. The caller's next call, if any, goes behind those of all others."""
         mine = self._waiting[caller]
         mine.remove(ticket)
         if mine:

@@ -1,4 +1,4 @@
-"""Who may call what on a server: asked before anything of a request is read, and again when the peer is known."""
+"""Decide who may call what: once before anything of a request is read, and again when the peer is known."""
 
 from __future__ import annotations
 
@@ -29,11 +29,17 @@ _LOOPBACK = ("unix:", "ipv4:127.", "ipv6:%5B::1%5D", "ipv6:[::1]")
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """scopes: by full name of service, CLIENT for others. tokens: None: nobody needs one. roles: callers without a
-    token are taken by the role in their certificate (the TLS handshake has demanded one). here: calls of scope
-    OPERATOR are for this machine only, since nothing says who calls. secret: what every call must show, of a worker
-    (in place of tokens). own_user: calls of the scopes OPERATOR and PLANE are for the server's own user and root, since
-    nothing else says who calls: of a server on loopback."""
+    """What a server asks of its callers.
+
+    scopes: full name of a service -> scope; CLIENT for others.
+    tokens: None: nobody needs one.
+    roles: judge callers without a token by the role in their certificate, which the TLS handshake has demanded.
+    here: calls of scope OPERATOR must come from this machine, since nothing says who calls.
+    secret: what every call to a worker must show, in place of tokens.
+    own_user: on loopback, calls of the scopes OPERATOR and PLANE must come from the server's own user or root,
+        since nothing
+        else says who calls.
+    """
 
     scopes: Mapping[str, Scope]
     tokens: TokenFile | None = None
@@ -44,7 +50,11 @@ class Rules:
 
 
 class Access:
-    """Thread-safe. name: of the server, in refusals. users: whose a peer's connection may be, of this machine."""
+    """Applies the rules. Thread-safe.
+
+    name: of the server, in refusals.
+    users: returns which users of this machine may hold a peer's connection.
+    """
 
     def __init__(
         self,
@@ -58,7 +68,10 @@ class Access:
         self._refusals = _Refusals(name, clock)
 
     def at_arrival(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> ColibriError | None:
-        """Why a call is refused whose headers have come; None: it is not. method: /package.Service/Method."""
+        """Judges a call whose headers have arrived. Returns why it is refused, or None.
+
+        method: /package.Service/Method.
+        """
         rules = self._rules
         if rules.tokens is None and rules.secret is None:
             return None
@@ -86,14 +99,14 @@ class Access:
         return denied
 
     def token_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
-        """Tells callers apart whose token was found good; empty where tokens are not asked for."""
+        """Returns a text that tells callers apart by their token, which was accepted; empty if there are no tokens."""
         if self._rules.tokens is None:
             return ""
         shown = next((value for key, value in metadata if key == AUTHORIZATION), "")
         return shown.partition(" ")[2].strip() if isinstance(shown, str) else ""
 
     def certificate_of(self, context: grpc.ServicerContext) -> str:
-        """Tells callers apart by their certificates; empty where those are not asked for."""
+        """Returns a text that tells callers apart by certificate; empty if certificates are not used."""
         if not self._rules.roles:
             return ""
         identity: Mapping[str, Any] = context.auth_context()
@@ -101,7 +114,7 @@ class Access:
         return "".join(each.decode(errors="replace") for each in shown)
 
     def at_start(self, method: str, context: grpc.ServicerContext) -> None:
-        """Of a call that begins. Raises PermissionDenied."""
+        """Judges a call that begins. Raises PermissionDenied."""
         rules = self._rules
         service, scope = self._needed(method)
         denied: PermissionDenied | None = None
@@ -150,7 +163,7 @@ class Access:
 
 
 def _check_secret(secret: PlaneSecret, shown: str | None) -> Unauthenticated | None:
-    """Takes as long for a wrong secret as for the right one, and says no more of it than that."""
+    """Takes as long for a wrong secret as for the right one, and reveals nothing else about it."""
     kind, _, text = (shown or "").partition(" ")
     if secret.matches(text.strip()) and kind.lower() == "bearer":
         return None
@@ -161,7 +174,7 @@ def _check_secret(secret: PlaneSecret, shown: str | None) -> Unauthenticated | N
 
 
 def peer_roles(context: grpc.ServicerContext) -> list[Role]:
-    """Of the caller's certificate, which the TLS handshake has verified."""
+    """Returns the roles in the caller's certificate, which the TLS handshake has verified."""
     shown: Mapping[str, Any] = context.auth_context()
     names: Iterable[bytes] = shown.get("x509_subject_alternative_name", ())
     return roles_in(name.decode(errors="replace") for name in names)

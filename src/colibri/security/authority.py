@@ -1,8 +1,10 @@
-"""A private CA: the certificates by which the processes of a deployment know one another.
+"""A private CA: makes the certificates by which the processes of a deployment know one another.
 
-ECDSA on P-256 with SHA-256, which every TLS library speaks; X.509 v3 (RFC 5280). A certificate says its holder's role
-in a URI (colibri.security.roles), where it may be reached in DNS names and addresses, and by its extended key usage
-whether it may stand for a server, a caller or both.
+ECDSA on P-256 with SHA-256, which every TLS library speaks; X.509 v3 (RFC 5280). A certificate holds its holder's
+role in
+a URI (colibri.security.roles), where it may be reached as DNS names and addresses, and in its extended key usage
+whether
+it may stand for a server, a caller or both.
 """
 
 from __future__ import annotations
@@ -43,8 +45,11 @@ def utc_now() -> datetime.datetime:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A certificate of the folder, without its key. role: None for the CA itself; names: where its holder may be
-    reached."""
+    """A certificate of the folder, without its key.
+
+    role: None for the CA itself.
+    names: where its holder may be reached.
+    """
 
     name: str
     role: Role | None
@@ -55,11 +60,13 @@ class Issued:
 
 
 class Authority:
-    """A CA in a folder: `ca.pem`, `ca.key`, and NAME.pem with NAME.key for each certificate that it issued. The files
-    of keys are for their owner alone; each file appears whole or not at all, a key before its certificate."""
+    """A CA in a folder: `ca.pem`, `ca.key`, and NAME.pem with NAME.key for each certificate that it issued.
+
+    Only the owner can read keys. Each file appears whole or not at all, a key before its certificate.
+    """
 
     def __init__(self, folder: Path, now: Now = utc_now) -> None:
-        """Raises ConfigError where the folder holds no CA."""
+        """Raises ConfigError if the folder holds no CA."""
         self.folder = folder
         self._now = now
         self._certificate = _read_certificate(folder / f"{CA_NAME}.pem")
@@ -70,7 +77,7 @@ class Authority:
 
     @classmethod
     def create(cls, folder: Path, name: str, days: int, now: Now = utc_now) -> Authority:
-        """Makes the folder (mode 0700) and the CA. Raises ConfigError where one is there already."""
+        """Makes the folder (mode 0700) and the CA. Raises ConfigError if there is one already."""
         for path in (folder / f"{CA_NAME}.pem", folder / f"{CA_NAME}.key"):
             if path.exists():
                 raise ConfigError("certs", "a folder without a CA", f"{path}, which is there already")
@@ -88,13 +95,18 @@ class Authority:
 
     @property
     def issued(self) -> list[Issued]:
-        """The CA's own first, then all others of the folder, by name. Raises ConfigError for a damaged one."""
+        """Returns the CA's own certificate, then all others of the folder by name. Raises ConfigError for a damaged
+        one.
+        """
         return [describe(self.folder / f"{CA_NAME}.pem"), *(describe(path) for path in self._paths())]
 
     def issue(
         self, name: str, role: Role, hosts: Sequence[str], days: int, *, replace: bool = False
     ) -> Issued:
-        """Writes NAME.pem and NAME.key. replace: where they are there already. Raises ConfigError."""
+        """Writes NAME.pem and NAME.key. Raises ConfigError.
+
+        replace: overwrite existing files.
+        """
         if not _FILE_NAME.fullmatch(name) or name == CA_NAME:
             raise ConfigError("--name", "letters, digits and . _ -, and not ca", name)
         if not replace and (self.folder / f"{name}.pem").exists():
@@ -129,7 +141,7 @@ class Authority:
         return describe(self.folder / f"{name}.pem")
 
     def renew(self, within_days: float, days: int) -> list[Issued]:
-        """Issues anew, with new keys, what ends within so many days; names and roles stay."""
+        """Issues certificates that end within `within_days` anew, with new keys; names and roles stay."""
         bound = self._now() + datetime.timedelta(days=within_days)
         found = []
         for path in self._paths():
@@ -147,7 +159,7 @@ class Authority:
 
 
 def describe(path: Path) -> Issued:
-    """Raises ConfigError where the file holds no certificate."""
+    """Reads a certificate. Raises ConfigError if the file holds none."""
     certificate = _read_certificate(path)
     names: list[str] = []
     role: Role | None = None

@@ -1,4 +1,4 @@
-"""Where a server may listen: on this machine freely, for others only with what keeps strangers out."""
+"""Decide where a server may listen: freely on this machine, elsewhere only with what keeps strangers out."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from colibri.errors import ConfigError
 
 
 def is_local(address: Address) -> bool:
-    """Whether only processes of this machine reach it: a unix socket, or a host all of whose addresses are loopback.
-    A host name is resolved; one that cannot be is not local."""
+    """Whether only processes of this machine can reach it: a unix socket, or a host whose addresses are all loopback.
+
+    A host name is resolved; one that cannot be resolved is not local.
+    """
     return isinstance(address, UnixAddress) or _are_loopback(_resolve(address))
 
 
 def checked_bind(address: Address, field: str, *, tls: bool, callers_known: bool, insecure: bool) -> Address:
-    """The address to bind. Raises ConfigError naming `field` for one that others reach and that is not protected.
+    """Returns the address to bind. Raises ConfigError, naming `field`, if others can reach it and it is not protected.
 
-    tls: the server speaks it; callers_known: it demands tokens or certificates; insecure: whoever starts it wants it
-    open. A name without TLS is bound as the very addresses that were looked at: what it stands for could change.
+    tls: the server speaks TLS.
+    callers_known: it demands tokens or certificates.
+    insecure: the operator wants it open.
+
+    A name without TLS is bound as the very addresses that were checked, since what it stands for could change.
     """
     if isinstance(address, UnixAddress):
         return address
@@ -42,7 +47,7 @@ def checked_bind(address: Address, field: str, *, tls: bool, callers_known: bool
 
 
 def _resolve(address: TcpAddress) -> list[str]:
-    """As hosts of addresses are written. Empty where the name stands for nothing."""
+    """Returns the addresses as texts; empty if the name does not resolve."""
     try:
         found = socket.getaddrinfo(address.host.strip("[]"), None, type=socket.SOCK_STREAM)
     except OSError:

@@ -1,4 +1,4 @@
-"""Who calls, as far as a service has to tell its callers apart."""
+"""Tell the callers of a service apart."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from colibri.security.access import AUTHORIZATION
 
 
 def caller_of(context: grpc.ServicerContext) -> str:
-    """A digest of what the call shows: its token, its certificate. Empty where it shows neither.
+    """Returns a digest of the call's token and certificate; empty if it shows neither.
 
-    Whether the server takes them is judged before (`security.access`); no one can be taken for another caller without
-    showing that one's.
+    `security.access` has judged before whether the server accepts them. So to be taken for another caller, one must
+    show that
+    caller's credentials.
     """
     metadata: Iterable[tuple[str, str | bytes]] = context.invocation_metadata() or ()
     identity: Mapping[str, Any] = context.auth_context() or {}

@@ -1,5 +1,7 @@
-"""Certificates and keys as the ssl module judges them, so that a server's start tells what a caller's failed
-connection could not."""
+"""Judge certificates and keys with the ssl module, so that a server's start can say what a caller's failed connection
+could
+not.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ _NO_CHECK_TIME = 0x200000
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """certificate: PEM, the holder's first, then what leads to its CA; key: PEM, never to be shown."""
+    """A certificate and its key.
+
+    certificate: PEM, the holder's first, then the chain to its CA.
+    key: PEM, never to be shown.
+    """
 
     certificate: bytes
     key: bytes
@@ -32,8 +38,12 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Of a holder's certificate. names: DNS names and addresses; not_before, not_after: seconds of the epoch;
-    may_serve, may_call: what it may be used for."""
+    """What a holder's certificate says.
+
+    names: DNS names and addresses.
+    not_before, not_after: seconds of the epoch.
+    may_serve, may_call: what it may be used for.
+    """
 
     names: tuple[str, ...]
     roles: tuple[Role, ...]
@@ -44,7 +54,11 @@ class Facts:
 
 
 def read_pair(certificate: Path, key: Path, certificate_field: str, key_field: str) -> KeyPair:
-    """Raises ConfigError naming the field: unreadable, open to others, no PEM, or a key of another certificate."""
+    """Reads a certificate and its key.
+
+    Raises ConfigError, naming the field, if a file is unreadable, open to others or not PEM, or the key does not
+    fit.
+    """
     pair = KeyPair(
         read_file(certificate, certificate_field, secret=False), read_file(key, key_field, secret=True)
     )
@@ -66,7 +80,7 @@ def read_pair(certificate: Path, key: Path, certificate_field: str, key_field: s
 
 
 def read_authorities(path: Path, field: str) -> bytes:
-    """Certificates of CAs, PEM. Raises ConfigError."""
+    """Reads certificates of CAs, PEM. Raises ConfigError."""
     pem = read_file(path, field, secret=False)
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -79,7 +93,7 @@ def read_authorities(path: Path, field: str) -> bytes:
 
 
 def facts_of(pair: KeyPair) -> Facts:
-    """Raises ssl.SSLError for a certificate that may be used for neither side."""
+    """Reads what the certificate says. Raises ssl.SSLError for one that may be used for neither side."""
     found: dict[bool, Mapping[str, Any]] = {}
     for as_server in (True, False):
         try:
@@ -101,7 +115,7 @@ def facts_of(pair: KeyPair) -> Facts:
 
 
 def why_refused(pair: KeyPair, authorities: bytes, as_server: bool) -> str | None:
-    """What a peer that trusts `authorities` has against the pair, in OpenSSL's words; None: nothing."""
+    """Returns, in OpenSSL's words, why a peer that trusts `authorities` would refuse the pair; None: it would not."""
     try:
         _shown(pair, authorities, as_server, check_time=True)
     except ssl.SSLCertVerificationError as error:
@@ -112,7 +126,7 @@ def why_refused(pair: KeyPair, authorities: bytes, as_server: bool) -> str | Non
 
 
 def client_context(authorities: bytes, pair: KeyPair | None) -> ssl.SSLContext:
-    """Of a connection to a gRPC server."""
+    """Returns the context for connecting to a gRPC server."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=authorities.decode("ascii"))
     context.set_alpn_protocols(["h2"])
@@ -122,7 +136,7 @@ def client_context(authorities: bytes, pair: KeyPair | None) -> ssl.SSLContext:
 
 
 def _shown(pair: KeyPair, trusted: bytes, as_server: bool, *, check_time: bool) -> Mapping[str, Any]:
-    """What the peer sees of the pair's certificate in a handshake within memory. Raises ssl.SSLError."""
+    """Returns what the peer sees of the certificate, from a handshake in memory. Raises ssl.SSLError."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False

@@ -1,4 +1,4 @@
-"""What a caller shows to a server and demands of it."""
+"""What a caller shows to a server, and what it demands."""
 
 from __future__ import annotations
 
@@ -31,14 +31,18 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class ChannelSecurity:
-    """Of the channels to one server, or to servers of one kind. Files are read when a channel is made, the token file
-    again when it changes.
+    """The security of channels to one server, or to several of one kind. Raises ConfigError for values that
+    contradict.
 
-    tls_ca: PEM of the CAs that the server's certificate must come from: the channel speaks TLS. tls_cert, tls_key: the
-    caller's own certificate, for servers that demand one. tls_name: what the server's certificate must be for, in
-    place of the host in its address. token_file: holds the caller's bearer token; token: the token itself. insecure:
-    the token may go in clear to another machine. secret: of the deployment whose workers these channels lead to; each
-    call of a channel shows it by itself. Raises ConfigError for values that make no sense together.
+    tls_ca: PEM of the CAs that the server's certificate must come from; given: the channel speaks TLS.
+    tls_cert, tls_key: the caller's own certificate, for servers that demand one.
+    tls_name: the name that the server's certificate must have, in place of the host in its address.
+    token_file: file with the caller's bearer token, read again when it changes.
+    token: the token itself.
+    insecure: the token may go in clear to another machine.
+    secret: of the deployment whose workers these channels lead to; each call sends it by itself.
+
+    Other files are read when a channel is made.
     """
 
     tls_ca: Path | None = None
@@ -69,8 +73,10 @@ class ChannelSecurity:
             )
 
     def check(self, target: str) -> None:
-        """Reads every file once. Raises ConfigError, naming the option, for one that is of no use, and where the token
-        would go in clear to another machine."""
+        """Reads every file once. Raises ConfigError, naming the option, for a useless file, or if the token would go
+        in clear to
+        another machine.
+        """
         if self.tls_ca is not None:
             _, pair = _read(self)
             if pair is not None and self.tls_cert is not None:
@@ -85,7 +91,9 @@ class ChannelSecurity:
                 )
 
     def open(self, target: str, options: Options) -> grpc.Channel:
-        """It connects with its first call. Raises ConfigError for files that were never of use."""
+        """Opens a channel, which connects with its first call. Raises ConfigError for files that have never been
+        usable.
+        """
         credentials = self._credentials()
         channel = (
             grpc.insecure_channel(target, options=options)
@@ -95,7 +103,7 @@ class ChannelSecurity:
         return channel if self.secret is None else grpc.intercept_channel(channel, ShowSecret(self.secret))
 
     def open_aio(self, target: str, options: Options) -> grpc.aio.Channel:
-        """As `open`, of the running event loop, to a server that is no worker."""
+        """Opens a channel of the running event loop to a server that is not a worker."""
         if self.secret is not None:
             raise ConfigError("secret", "none: workers are called without an event loop", "one")
         credentials = self._credentials()
@@ -104,14 +112,14 @@ class ChannelSecurity:
         return grpc.aio.secure_channel(target, credentials, options=self._named(target, options))
 
     def metadata(self) -> Metadata | None:
-        """Of a call: the token, None without one. Raises ConfigError where the file holds none any more."""
+        """Returns the metadata of a call: the token, or None. Raises ConfigError if the file no longer holds one."""
         token = self.token
         if self.token_file is not None:
             token = _token(self.token_file, stamp(self.token_file))
         return None if token is None else ((AUTHORIZATION, f"Bearer {token}"),)
 
     def server_name(self, target: str) -> str:
-        """What the server's certificate must be for."""
+        """Returns the name that the server's certificate must have."""
         if self.tls_name is not None:
             return self.tls_name
         address = parse_address(target, "target")
@@ -136,8 +144,12 @@ PLAIN = ChannelSecurity()
 
 
 def material(security: ChannelSecurity) -> tuple[bytes, KeyPair | None]:
-    """CAs and own certificate of a channel that speaks TLS. Files that are being replaced, and do not fit together for
-    a moment, count once they do. Raises ConfigError for files that never did."""
+    """Returns CAs and own certificate of a channel that speaks TLS.
+
+    Files that are being replaced, and do not fit together for a moment, count once they do. Raises ConfigError for
+    files that
+    never did.
+    """
     return _materials.current(security)
 
 

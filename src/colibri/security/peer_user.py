@@ -1,4 +1,6 @@
-"""Which user of this machine holds the other end of a loopback connection. The kernel tells it of every socket."""
+"""Find out which user of this machine holds the other end of a loopback connection. The kernel shows it for every
+socket.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,13 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def users_of(peer: str, folder: Path = _FOLDER) -> frozenset[int]:
-    """Of all sockets that may be the peer's: more than one only where several connections of this machine leave from
-    the same address. Empty: no such socket is open. Raises OSError where the kernel's tables cannot be read.
+    """Returns the users of all sockets that may be the peer's; empty if no such socket is open.
 
-    A socket counts while it is established: one whose process has closed it is shown as root's.
+    There is more than one only if several connections of this machine leave from the same address. A socket counts
+    while it is
+    established; the kernel shows one that its process has closed as root's. Raises OSError if the kernel's tables
+    cannot be
+    read.
     """
     found = _PEER.fullmatch(peer)
     if found is None:
@@ -58,7 +63,7 @@ def _rows(table: Path) -> Iterator[list[str]]:
 
 
 def _as_kernel(address: IpAddress) -> str:
-    """Each 32 bits as a number of this machine's byte order."""
+    """Writes each 32 bits as a number in this machine's byte order."""
     packed = address.packed
     words = (packed[at : at + 4] for at in range(0, len(packed), 4))
     return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)

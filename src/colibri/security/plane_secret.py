@@ -1,4 +1,4 @@
-"""The secret of a deployment, which its workers demand of every call: drawn, handed to a process, kept, compared."""
+"""The secret that a deployment's workers demand of every call: draw it, hand it to a process, keep it, compare it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ Entropy = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class PlaneSecret:
-    """text: what callers show. Never printed: not by repr, not in an error. Raises ConfigError for what is no token."""
+    """The secret. Never printed, neither by repr nor in an error. Raises ConfigError for a text that is not a token.
+
+    text: what callers show.
+    """
 
     text: str = field(repr=False)
 
@@ -44,16 +47,18 @@ class PlaneSecret:
 
     @classmethod
     def read(cls, path: Path, option: str) -> PlaneSecret:
-        """Of a file that nobody else can read. Raises ConfigError naming `option`."""
+        """Reads it from a file that nobody else can read. Raises ConfigError naming `option`."""
         return cls(read_token(path, option))
 
     def matches(self, shown: str) -> bool:
-        """In a time that tells nothing of the secret: digests are compared, whatever was shown."""
+        """Compares in a time that reveals nothing: digests are compared, whatever was shown."""
         return hmac.compare_digest(_digest(self.text), _digest(shown))
 
     def hand_over(self) -> int:
-        """A descriptor from which one process reads the secret once; the caller closes its own copy. It is not
-        inherited unless asked for."""
+        """Returns a descriptor from which one process reads the secret once. The caller closes its own copy.
+
+        It is not inherited unless that is asked for.
+        """
         readable, writable = os.pipe2(os.O_CLOEXEC)
         try:
             os.write(writable, self.text.encode())  # a pipe takes so little at once
@@ -63,8 +68,10 @@ class PlaneSecret:
 
 
 def kept_secret(path: Path, option: str, entropy: Entropy = os.urandom) -> PlaneSecret:
-    """The secret in a file; if there is no file, a new one, which the file then holds, for its owner only (mode 600).
-    Processes that start together get the same. Raises ConfigError naming `option`."""
+    """Returns the secret in a file. If there is no file, draws one and writes it for the owner only (mode 600).
+
+    Processes that start together get the same. Raises ConfigError naming `option`.
+    """
     if stamp(path) is None:
         try:
             write_new_file(path, f"{PlaneSecret.draw(entropy).text}\n".encode())
@@ -76,7 +83,7 @@ def kept_secret(path: Path, option: str, entropy: Entropy = os.urandom) -> Plane
 
 
 def receive_secret(descriptor: int, option: str, clock: Clock = time.monotonic) -> PlaneSecret:
-    """What `hand_over` gave, and closes it. Raises ConfigError naming `option` where nothing comes."""
+    """Reads what `hand_over` gave, and closes the descriptor. Raises ConfigError, naming `option`, if nothing comes."""
     until = clock() + _HAND_OVER_S
     text = b""
     try:

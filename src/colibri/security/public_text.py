@@ -1,4 +1,4 @@
-"""What may leave a server in an error: no folder of its machine, no key, no token."""
+"""Remove from errors what must not leave a server: folders of its machine, keys, tokens."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ _hiding = threading.Lock()
 
 
 def hide(*places: Path | str) -> None:
-    """What lies in these folders, or below these URLs, is told by its name within them. Needed for those with blanks in
-    their names, which look like the end of a path."""
+    """Shows what lies in these folders, or below these URLs, by its name within them only.
+
+    Needed for folders with blanks in their names, which look like the end of a path.
+    """
     global _hidden
     found = {form for place in places for form in _forms(str(place))}
     with _hiding:
@@ -41,7 +43,7 @@ def _forms(place: str) -> set[str]:
 
 
 def public_text(text: str) -> str:
-    """The text without paths (a file's last component stays), PEM blocks and tokens."""
+    """Returns the text without paths (the last part of a file's path stays), PEM blocks and tokens."""
     for folder in _hidden:
         text = text.replace(f"{folder}/", "").replace(folder, "<path>")
     text = _PEM.sub("<key>", text)

@@ -1,4 +1,4 @@
-"""What a certificate says its holder is, and what that one may do."""
+"""Roles: what a certificate says its holder is, and what that holder may do."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _SCOPES: Mapping[Role, frozenset[Scope]] = {
 
 
 def roles_in(names: Iterable[str]) -> list[Role]:
-    """Of the URIs of a certificate; unknown ones are passed over."""
+    """Returns the roles among a certificate's URIs; ignores unknown ones."""
     values = {role.value: role for role in Role}
     ends = [name.removeprefix(ROLE_PREFIX) for name in names if name.startswith(ROLE_PREFIX)]
     return [values[end] for end in ends if end in values]

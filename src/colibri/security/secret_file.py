@@ -1,4 +1,4 @@
-"""Files that hold secrets: read only where no stranger can, and looked at again when they change."""
+"""Read and write files that hold secrets: only where no stranger can, and again when they change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ Stamp = tuple[int, int, int, int]
 
 
 def read_file(path: Path, field: str, *, secret: bool) -> bytes:
-    """secret: nobody else may read or change it. Raises ConfigError naming `field`."""
+    """Reads a file. Raises ConfigError naming `field`.
+
+    secret: nobody else may be able to read or change it.
+    """
     try:
         # Not blocking: a pipe without a writer must not hold up a start.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -41,7 +44,7 @@ def read_file(path: Path, field: str, *, secret: bool) -> bytes:
 
 
 def stamp(path: Path) -> Stamp | None:
-    """None where nothing can be looked at."""
+    """Returns what tells one content of a file from the next; None if the file cannot be examined."""
     try:
         facts = os.stat(path)
     except OSError:
@@ -50,7 +53,7 @@ def stamp(path: Path) -> Stamp | None:
 
 
 def write_file(path: Path, data: bytes, *, secret: bool) -> None:
-    """Whole or not at all, and never readable by others in between. Raises OSError."""
+    """Writes the file whole or not at all; others can never read it meanwhile. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -66,7 +69,7 @@ def write_file(path: Path, data: bytes, *, secret: bool) -> None:
 
 
 def write_new_file(path: Path, data: bytes) -> None:
-    """As write_file, of a secret, and only where nothing is there yet. Raises FileExistsError, OSError."""
+    """Writes a secret as write_file does, if there is no file yet. Raises FileExistsError, OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     write_file(temporary, data, secret=True)
     try:
@@ -76,8 +79,9 @@ def write_new_file(path: Path, data: bytes) -> None:
 
 
 def _check_private(path: Path, facts: os.stat_result, field: str) -> None:
-    """The rule of OpenSSH and PostgreSQL for key files. Group root's read bit is what Kubernetes gives to mounted
-    secrets, which root owns."""
+    """Applies OpenSSH's and PostgreSQL's rule for key files. Kubernetes mounts secrets as root's, readable by the
+    group.
+    """
     if facts.st_uid not in (os.geteuid(), 0):
         raise ConfigError(field, f"a file of user {os.geteuid()} or root", f"{path}, of user {facts.st_uid}")
     allowed = 0o740 if facts.st_uid == 0 else 0o700

@@ -1,4 +1,4 @@
-"""What a server is protected with, as one value. Free of gRPC: a worker reads it before it pins itself."""
+"""How a server is protected, as one value. Free of gRPC: a worker reads it before it pins itself."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from colibri.security.plane_secret import PlaneSecret
 
 @dataclass(frozen=True, slots=True)
 class ServerSecurity:
-    """tls_cert, tls_key: of this server, PEM: it speaks TLS. client_ca: callers must show a certificate of these CAs.
-    tokens: file of the bearer tokens that callers must show one of. secret: of a worker's deployment, which its callers
-    must show. insecure: others may reach it though strangers
-    are not kept out. reflection: None: on, unless other machines reach the server. Raises ConfigError, naming the
-    option, for values that make no sense together."""
+    """The protection of a server. Raises ConfigError, naming the option, for values that contradict.
+
+    tls_cert, tls_key: of this server, PEM; given: it speaks TLS.
+    client_ca: callers must show a certificate of these CAs.
+    tokens: file of bearer tokens; callers must show one of them.
+    secret: of a worker's deployment; its callers must show it.
+    insecure: others may reach it although strangers are not kept out.
+    reflection: None: on, unless other machines can reach the server.
+    """
 
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -42,7 +46,9 @@ class ServerSecurity:
         return self.tokens is not None or self.client_ca is not None or self.secret is not None
 
     def quieten(self, environ: MutableMapping[str, str]) -> None:
-        """gRPC writes a line for each handshake that fails: strangers would fill a log. To be called before gRPC is
-        imported; a level that is set already stays."""
+        """Keeps gRPC from logging each failed handshake, with which strangers could fill a log.
+
+        Call it before gRPC is imported. A level that is already set stays.
+        """
         if self.tls_cert is not None:
             environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -1,4 +1,4 @@
-"""The certificates of a server that speaks TLS, as gRPC gets them."""
+"""Give gRPC the certificates of a server that speaks TLS."""
 
 from __future__ import annotations
 
@@ -26,9 +26,13 @@ WARN_DAYS = 14
 
 
 class ServerCertificates:
-    """The files of a server that speaks TLS, read again when they change, without a restart: a new connection gets what
-    they hold by then. What cannot be used is told once and changes nothing. clock: monotonic; now: seconds of the
-    epoch."""
+    """The files of a server that speaks TLS, read again when they change: a new connection gets their present content.
+
+    An unusable file is reported once and changes nothing.
+
+    clock: monotonic seconds.
+    now: seconds of the epoch.
+    """
 
     def __init__(
         self,
@@ -38,7 +42,7 @@ class ServerCertificates:
         clock: Clock = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Raises ConfigError for what no caller would take."""
+        """Raises ConfigError for a certificate that no caller would accept."""
         self._certificate = certificate
         self._key = key
         self._client_ca = client_ca
@@ -87,8 +91,9 @@ class ServerCertificates:
 
 
 def check_valid(pair: KeyPair, path: Path, field: str, now: float, *, as_server: bool) -> Facts:
-    """Raises ConfigError where no peer would take it now, whatever CAs it trusts; tells, in the log, that it ends
-    soon."""
+    """Raises ConfigError if no peer would accept the certificate now, whatever CAs it trusts; warns in the log if it
+    ends soon.
+    """
     try:
         facts = facts_of(pair)
     except ssl.SSLError:

@@ -1,4 +1,4 @@
-"""Shows a deployment's secret with every call of a channel, so that no caller of a worker can forget it."""
+"""Send a deployment's secret with every call of a channel, so that no caller of a worker can forget it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from colibri.security.plane_secret import PlaneSecret
 
 
 class _Details(grpc.ClientCallDetails):
-    """Of a call, as gRPC wants them: attributes."""
+    """A call's details with the attributes that gRPC wants."""
 
     def __init__(self, details: Any, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
         self.method = details.method
@@ -29,7 +29,7 @@ class ShowSecret(
     grpc.StreamUnaryClientInterceptor,
     grpc.StreamStreamClientInterceptor,
 ):
-    """Calls of all kinds, as they are: only one header is added."""
+    """Adds one header to calls of all kinds and changes nothing else."""
 
     def __init__(self, secret: PlaneSecret) -> None:
         self._shown = (AUTHORIZATION, f"Bearer {secret.text}")

@@ -1,8 +1,10 @@
-"""Bearer tokens that a server takes: a file of them, read again when it changes.
+"""The bearer tokens that a server accepts: a file, read again when it changes.
 
-A line is `NAME SCOPE TOKEN [EXPIRES]`. TOKEN is the token itself or `sha256:` and its digest in hexadecimal; `colibri
-token new` writes the latter, so that the file is worth nothing to a thief. EXPIRES is a date or a time of ISO 8601, UTC
-unless it says otherwise; a date means its beginning. `#` begins a comment.
+A line is `NAME SCOPE TOKEN [EXPIRES]`. TOKEN is the token itself, or `sha256:` and its digest in hexadecimal;
+`colibri
+token new` writes the digest, so that the file is worthless to a thief. EXPIRES is an ISO 8601 date or time, UTC
+unless it
+says otherwise; a date means its beginning. `#` begins a comment.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _SCOPES = {scope.value: scope for scope in (Scope.CLIENT, Scope.OPERATOR)}
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """digest: SHA-256; expires: seconds of the epoch, None: never."""
+    """A token of the file. digest: SHA-256; expires: seconds of the epoch, None: never."""
 
     name: str
     scope: Scope
@@ -50,13 +52,17 @@ class Token:
 
     @property
     def scopes(self) -> frozenset[Scope]:
-        """An operator may ask for answers, too."""
+        """What its holder may do. An operator may ask for answers too."""
         return frozenset({self.scope, Scope.CLIENT})
 
 
 class TokenFile:
-    """The tokens of a file as it is now. Thread-safe. A change that cannot be read is told once, in the log, and the
-    tokens stay as they were. clock: monotonic; now: seconds of the epoch."""
+    """The tokens that a file holds now. A change that cannot be read is reported once, and the tokens stay.
+    Thread-safe.
+
+    clock: monotonic seconds.
+    now: seconds of the epoch.
+    """
 
     def __init__(
         self,
@@ -76,8 +82,11 @@ class TokenFile:
         self._looked = clock()
 
     def check(self, shown: str | None) -> Token:
-        """shown: what stands in `authorization`, None: nothing does. Takes as long for any wrong token as for a right
-        one. Raises Unauthenticated."""
+        """Returns the token that was shown. Takes as long for any wrong token as for a right one. Raises
+        Unauthenticated.
+
+        shown: the value of `authorization`; None: there is none.
+        """
         tokens = self._current()
         if shown is None:
             raise Unauthenticated("authorization: expected a bearer token of this server, got none")
@@ -122,7 +131,7 @@ class TokenFile:
 
 
 def read_tokens(path: Path, field: str) -> tuple[Token, ...]:
-    """Raises ConfigError naming file and line, and never quotes a token."""
+    """Reads a file of tokens. Raises ConfigError, naming file and line; never quotes a token."""
     try:
         text = read_file(path, field, secret=True).decode("utf-8")
     except UnicodeDecodeError:
@@ -131,7 +140,7 @@ def read_tokens(path: Path, field: str) -> tuple[Token, ...]:
 
 
 def parse_tokens(text: str, path: Path, field: str) -> tuple[Token, ...]:
-    """As read_tokens, of a file's text."""
+    """Does as read_tokens, from a file's text."""
     found: dict[str, Token] = {}
     digests: dict[bytes, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -153,7 +162,7 @@ def parse_tokens(text: str, path: Path, field: str) -> tuple[Token, ...]:
 
 
 def read_token(path: Path, field: str) -> str:
-    """The one token of a client's file. Raises ConfigError, and never quotes it."""
+    """Reads the one token of a client's file. Raises ConfigError; never quotes it."""
     try:
         words = read_file(path, field, secret=True).decode("ascii").split()
     except UnicodeDecodeError:
@@ -168,18 +177,18 @@ def is_token(text: str) -> bool:
 
 
 def digest_of(token: str) -> str:
-    """As it stands in a file."""
+    """Returns the digest as it stands in a file."""
     return _DIGEST + hashlib.sha256(token.encode()).hexdigest()
 
 
 def iso(seconds: float) -> str:
-    """Seconds of the epoch as UTC, 2027-01-31T00:00:00Z."""
+    """Writes seconds of the epoch as UTC: 2027-01-31T00:00:00Z."""
     when = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return when.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_time(text: str, field: str) -> float:
-    """A date or a time of ISO 8601, UTC unless it says otherwise; seconds of the epoch. Raises ConfigError."""
+    """Returns an ISO 8601 date or time, UTC unless it says otherwise, as seconds of the epoch. Raises ConfigError."""
     try:
         when = datetime.datetime.fromisoformat(text)
     except ValueError:
