@@ -1,4 +1,4 @@
-"""Where a checkpoint's chat template lies. Its text alone: what it does, only a confined process finds out."""
+"""Find a checkpoint's chat template. Only its text is read here; a confined process runs it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _MAX_CONFIG_BYTES = 16 << 20
 
 
 def load_chat_source(folder: str | Path, name: str = DEFAULT) -> str | None:
-    """The source of the checkpoint's template `name`, or None if it has no template at all.
+    """Returns the source of the checkpoint's template `name`, or None if it has no template at all.
 
-    `chat_template.jinja` goes before `chat_template` in tokenizer_config.json, which is a string or a list of
+    `chat_template.jinja` takes precedence over `chat_template` in tokenizer_config.json, which is a string or a
+    list of
     objects with `name` and `template`. Raises CheckpointError for a malformed entry or an unknown name.
     """
     sources = _sources(Path(folder))

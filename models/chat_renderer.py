@@ -1,4 +1,4 @@
-"""Renders chats by a checkpoint's template, in a confined process: a template is a stranger's program."""
+"""Render chats with a checkpoint's template, in a confined process: a template is somebody else's program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _MEMORY_BYTES = 512 << 20
 
 
 class ChatRenderer:
-    """Thread-safe. Raises CheckpointError for a template that is not valid, or takes too much time or memory."""
+    """Renders chats. Thread-safe. Raises CheckpointError for a template that is invalid, or takes too much time or
+    memory.
+    """
 
     def __init__(
         self, source: str, *, bos_text: str | None, eos_text: str | None, limit_s: float = LIMIT_S
@@ -32,7 +34,7 @@ class ChatRenderer:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that live."""
+        """Returns the ids of the live processes."""
         return self._confined.pids
 
     def render(
@@ -41,10 +43,11 @@ class ChatRenderer:
         add_generation_prompt: bool = True,
         deadline: Deadline = Deadline(),  # noqa: B008 - frozen
     ) -> str:
-        """The prompt for `messages`, each with `role` and `content`; control tokens are spelled out.
+        """Returns the prompt for `messages`, each with `role` and `content`; control tokens are spelled out.
 
-        Raises InvalidInput for malformed messages and for those that the template refuses or takes too long for,
-        DeadlineExpired, and Busy when others' chats take all the time.
+        Raises InvalidInput for malformed messages, and for messages that the template refuses or takes too long
+        for;
+        DeadlineExpired; Busy if other callers' chats take all the time.
         """
         asked = {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
         # A message costs something even without content.
@@ -75,7 +78,9 @@ class ChatRenderer:
 def load_chat_renderer(
     folder: str | Path, tokenizer: Tokenizer, *, name: str = DEFAULT
 ) -> ChatRenderer | None:
-    """Of the checkpoint's template `name`, or None if it has none at all. Raises CheckpointError."""
+    """Returns a renderer for the checkpoint's template `name`, or None if it has no template at all. Raises
+    CheckpointError.
+    """
     source = load_chat_source(folder, name)
     if source is None:
         return None

@@ -1,5 +1,4 @@
-"""A checkpoint's weights for use: whatever is handed out has been read whole, is finite, and is what it was when it was
-first loaded."""
+"""Read a checkpoint's weights for use: each is read whole, is finite, and is the same as at its first load."""
 
 from __future__ import annotations
 
@@ -32,11 +31,13 @@ ANSWER_TEXTS = (GENERATION_NAME, TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, TEMPLATE
 
 
 class CheckedCheckpoint(Checkpoint):
-    """The same checkpoint. Constructing compares the files that say what the weights are; `embedding`, `norms`,
-    `attention`, `gate`, `expert` and their kin read, and compare, all that they return. Each raises CheckpointError
-    naming file and tensor.
+    """The same checkpoint, with every weight checked as it is read. Errors are CheckpointErrors with file and tensor.
 
-    `save` notes what was read for the first time: to be called when a load is complete, before its outcome is used.
+    Making one compares the files that describe the weights. `embedding`, `norms`, `attention`, `gate`, `expert` and
+    the others
+    read and compare all that they return. Call `save` when a load is complete, before its results are used: it
+    notes what was
+    read for the first time.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -54,7 +55,7 @@ class CheckedCheckpoint(Checkpoint):
         self.book.save()
 
     def expert_and_digest(self, layer: int, expert: int) -> tuple[ExpertWeights, bytes]:
-        """Its matrices, and a digest of them that is the same for every layout and host."""
+        """Returns an expert's matrices, and a digest of them that is the same for every layout and host."""
         self._prefix(layer)
         parts = expert_parts(self.config, self.layout, layer, expert)
         whole = xxhash.xxh3_128()
@@ -66,7 +67,7 @@ class CheckedCheckpoint(Checkpoint):
         return ExpertWeights(*arrays), whole.digest()
 
     def noted_experts(self) -> dict[tuple[int, int], bytes]:
-        """(layer, expert) -> its digest, as expert_and_digest, at the first load; of those that were loaded before."""
+        """Returns (layer, expert) -> digest at its first load, for the experts that have been loaded before."""
         found = {}
         for layer in range(self.config.layers):
             for expert in range(self.config.experts):
@@ -79,8 +80,10 @@ class CheckedCheckpoint(Checkpoint):
         return found
 
     def content_digest(self, experts: Mapping[tuple[int, int], bytes]) -> str:
-        """One for all tensors: of the dense part and the gates as they were read here, and of `experts`; the same for
-        every split into files. Empty where not all experts are given."""
+        """Returns one digest of all tensors: of the dense part and the gates as they were read here, and of `experts`.
+
+        It is the same however the checkpoint is split into files; empty unless all experts are given.
+        """
         if len(experts) < self.config.layers * self.config.experts:
             return ""
         whole = xxhash.xxh3_128()
@@ -120,17 +123,17 @@ class CheckedCheckpoint(Checkpoint):
 
 
 def checked(checkpoint: Checkpoint) -> CheckedCheckpoint:
-    """The checkpoint, or itself where it is one that checks."""
+    """Returns the checkpoint with checks; itself if it has them already."""
     return checkpoint if isinstance(checkpoint, CheckedCheckpoint) else CheckedCheckpoint(checkpoint)
 
 
 def check_answer_texts(checkpoint: Checkpoint) -> None:
-    """Tokenizer, chat template and defaults are what they were at the first load. Raises CheckpointError."""
+    """Checks that tokenizer, chat template and defaults are as at the first load. Raises CheckpointError."""
     checkpoint.book.check_texts(ANSWER_TEXTS)
 
 
 def warn_of_answer_texts(checkpoint: Checkpoint) -> None:
-    """For a process that does not use them: a change is told, and no more."""
+    """Warns of changes, in a process that does not use these files."""
     try:
         check_answer_texts(checkpoint)
     except CheckpointError as error:

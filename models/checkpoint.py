@@ -1,6 +1,4 @@
-"""A Mixtral checkpoint: a Hugging Face folder, checked completely against its configuration before any weight
-is read.
-"""
+"""A Mixtral checkpoint: a Hugging Face folder, compared completely with its configuration before any weight is read."""
 
 from __future__ import annotations
 
@@ -73,12 +71,18 @@ class ExpertWeights:
 
 
 class Checkpoint:
-    """An open checkpoint. Arrays are read-only views of mapped files in the dtype convention of
-    `colibri.models`, as they are in the files; whoever computes with them takes those of `checked.CheckedCheckpoint`.
+    """An open checkpoint. Arrays are read-only views of mapped files, with dtypes as in `colibri.models`.
 
-    `config`; `generation`: defaults for requests; `layout`: how experts are stored; `nbytes`: bytes of all
-    tensors of the model; `expert_nbytes`: bytes of one expert; `files`: the file of each tensor; `book`: what was in
-    them when they were first loaded. Layers and experts out of range raise InvalidInput.
+    To compute with weights, take them from `checked.CheckedCheckpoint`. Layers and experts out of range raise
+    InvalidInput.
+
+    config: the model's sizes and constants.
+    generation: defaults for requests.
+    layout: how experts are stored.
+    nbytes: of all tensors of the model.
+    expert_nbytes: of one expert.
+    files: the file of each tensor.
+    book: digests of the content at its first load.
     """
 
     #: Of no pack: the weights are the checkpoint's own.
@@ -107,10 +111,11 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: str | Path) -> Checkpoint:
-        """Open the folder `path`, reading only JSON and headers.
+        """Opens the folder `path`; reads only JSON and headers.
 
-        Raises CheckpointError for a missing or damaged file, an unsupported model, and for any tensor that is
-        missing, surplus, or of another shape or dtype than the configuration says.
+        Raises CheckpointError for a missing or damaged file, an unsupported model, and any tensor that is missing,
+        surplus, or of
+        another shape or dtype than the configuration says.
         """
         folder = Path(path)
         if not folder.is_dir():
@@ -162,17 +167,17 @@ class Checkpoint:
 
     @property
     def weights_hash(self) -> str:
-        """What decides its answers, together with the engine's numerics id."""
+        """Together with the engine's numerics id, this decides the answers."""
         return self.model_hash()
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Its name, for people."""
         return self.folder.resolve().name
 
     @property
     def origin(self) -> str:
-        """What another process of this host opens it by."""
+        """The location by which another process of this host can open it."""
         return str(self.folder.resolve())
 
     def model_hash(self) -> str:

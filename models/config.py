@@ -1,5 +1,6 @@
-"""A Mixtral model's configuration, from config.json in the spellings of transformers 4 and 5; anything that
-would change the mathematics and is not implemented is refused.
+"""Read a Mixtral model's configuration from config.json, as transformers 4 and 5 write it.
+
+Refuses everything that would change the mathematics and is not implemented.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ _SOURCE = "config.json"
 class MixtralConfig:
     """Sizes and constants of a Mixtral model.
 
-    `hidden`, `ffn`, `head_dim`: elements; `max_positions`, `sliding_window` (None: full attention): tokens;
-    `dtype`: 'bf16', 'fp16' or 'fp32', of every tensor; `tied`: the head is the embedding; `eos`: ids that end
-    a text, maybe none.
+    hidden, ffn, head_dim: in elements.
+    max_positions, sliding_window: in tokens; sliding_window None: full attention.
+    dtype: 'bf16', 'fp16' or 'fp32', of every tensor.
+    tied: the head is the embedding.
+    eos: ids that end a text; may be empty.
     """
 
     hidden: int
@@ -54,15 +57,16 @@ class MixtralConfig:
 
 
 def wrong(field: str, expected: str, got: object, source: str = _SOURCE) -> CheckpointError:
-    """The error for a field of a checkpoint's JSON file."""
+    """Returns the error for a field of a checkpoint's JSON file."""
     return CheckpointError.of(source, field, expected, repr(got))
 
 
 def parse_config(raw: Mapping[str, Any], *, stored_dtype: str | None = None) -> MixtralConfig:
-    """Check and translate the object in config.json.
+    """Checks and translates the object in config.json.
 
-    `stored_dtype` ('bf16', ...) is taken where the file names no dtype. Raises CheckpointError that names the
-    field, what was expected and what came.
+    stored_dtype: 'bf16', ...: used if the file names no dtype.
+
+    Raises CheckpointError that names the field, what was expected and what it got.
     """
     _check_family(raw)
     hidden = _integer(raw, "hidden_size", 1 << 20)
@@ -108,7 +112,7 @@ def parse_config(raw: Mapping[str, Any], *, stored_dtype: str | None = None) -> 
 
 
 def token_ids(value: object, field: str, vocab: int, source: str) -> tuple[int, ...]:
-    """An id, a list of ids or null, as a tuple; each must lie in the vocabulary."""
+    """Returns an id, a list of ids or null as a tuple. Each id must lie in the vocabulary."""
     ids = value if isinstance(value, list) else [] if value is None else [value]
     for token in ids:
         if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < vocab:
@@ -132,7 +136,9 @@ def _check_family(raw: Mapping[str, Any]) -> None:
 
 
 def _rope_theta(raw: Mapping[str, Any]) -> float:
-    """From `rope_parameters` (transformers 5) or `rope_theta` with `rope_scaling` (4); no kind of scaling."""
+    """Reads theta from `rope_parameters` (transformers 5), or `rope_theta` with `rope_scaling` (4); no scaling is
+    supported.
+    """
     found = {}
     if raw.get("rope_theta") is not None:
         found["rope_theta"] = _positive(raw, "rope_theta")

@@ -1,7 +1,7 @@
-"""Build the demo model: SmolLM2-135M-Instruct, each FFN upcycled into 8 experts, as a Mixtral-format folder.
+"""Build the demo model: SmolLM2-135M-Instruct with each FFN upcycled into 8 experts, as a Mixtral folder.
 
-The folder is made beside its place and renamed into it, so that it is whole or absent, whoever builds at the
-same time.
+The folder is made under another name and then renamed, so it is complete or absent, whoever else builds at the same
+time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def demo_model_path(home: Path) -> Path:
 
 
 def is_ready(folder: Path) -> bool:
-    """Whether `folder` holds a finished demo model of this recipe: manifest there, every file of the size it
+    """Whether `folder` holds a finished demo model of this recipe: its manifest, and every file with the size it
     names.
     """
     try:
@@ -65,11 +65,13 @@ def is_ready(folder: Path) -> bool:
 
 
 def build_demo_model(home: Path, progress: Progress | None = None, *, lock_timeout_s: float = 600.0) -> Path:
-    """Make the demo model under `home` unless it is there; returns its folder. About 1.4 GB of disk.
+    """Makes the demo model under `home` unless it is there. Returns its folder. Takes about 1.4 GB of disk.
 
-    Several processes may call this at once: one builds, the others wait for it, at most `lock_timeout_s`
-    seconds. Raises CheckpointError (source not installed, a tensor's digest is wrong, no disk space, a folder
-    of the user's in the way) or DeadlineExpired (the lock stayed taken).
+    Several processes may call this at once: one builds, the others wait for it, at most `lock_timeout_s` seconds.
+        Raises
+    CheckpointError if the source is not installed, a tensor's digest is wrong, the disk is full, or a user's folder
+    is in the
+    way; DeadlineExpired if the lock stayed taken.
     """
     report = progress or _silent
     folder = demo_model_path(home)
@@ -146,7 +148,7 @@ def _write_folder(folder: Path, report: Progress) -> None:
 
 
 def _recipe() -> str:
-    """Changes with the builder's revision, the note and any tensor."""
+    """Returns a text that changes with the builder's revision, the note and any tensor."""
     return f"{_REVISION}-{hashlib.sha256(_README.encode() + DIGESTS.read_bytes()).hexdigest()}"
 
 

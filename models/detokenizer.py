@@ -19,12 +19,13 @@ _MAX_HELD = 32
 
 
 class IncrementalDetokenizer:
-    """Text of one growing sequence. `push` and `finish` give the pieces; joined they are what `decode` would
-    give.
+    """Turns the tokens of one growing sequence into text. Joined, the pieces are what `decode` would return.
 
-    A character may take several tokens; its text is held back until it is whole, or can become none any more: then it
-    reads U+FFFD. `context`: ids before the first (the prompt's); their text is not repeated. One instance per sequence,
-    not shared between threads.
+    A character may take several tokens. Its text is held back until it is complete, or can no longer become a
+    character: then
+    it reads U+FFFD. Use one instance per sequence, in one thread.
+
+    context: ids before the first, such as the prompt's; their text is not repeated.
     """
 
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = ()) -> None:
@@ -34,12 +35,12 @@ class IncrementalDetokenizer:
         self._text: _Growing = _ByWindow(tokenizer, before) if known is None else _ByBytes(known, before)
 
     def push(self, token: int) -> str:
-        """The text that is whole now that `token` came; often one token's, maybe empty."""
+        """Returns the text that is complete now that `token` came: often one token's, sometimes none."""
         return "" if token in self._special else self._text.push(token)
 
     def finish(self) -> str:
-        """What is still held: an unfinished character reads U+FFFD, as in `decode`. The sequence is over
-        then.
+        """Returns the text that is still held, and ends the sequence. An unfinished character reads U+FFFD, as in
+        `decode`.
         """
         return self._text.finish()
 
@@ -51,7 +52,7 @@ class _Growing(Protocol):
 
 
 class _ByBytes:
-    """Where each token's bytes are known: a decoder of UTF-8 that keeps the begun character between tokens."""
+    """Decodes if each token's bytes are known: a UTF-8 decoder that keeps an unfinished character between tokens."""
 
     def __init__(self, known: TokenBytes, before: Sequence[int]) -> None:
         self._known = known
@@ -73,7 +74,7 @@ class _ByBytes:
 
 
 class _ByWindow:
-    """For any other decoder: the last few ids are decoded again with each that comes."""
+    """Decodes with any other decoder: decodes the last few ids again with each new one."""
 
     def __init__(self, tokenizer: Tokenizer, before: list[int]) -> None:
         self._tokenizer = tokenizer
@@ -112,7 +113,7 @@ class _ByWindow:
         self._sent = max(0, len(self._text()) - held_characters)
 
     def _whole_context(self, ids: list[int]) -> list[int]:
-        """The last few ids, a few more if they would begin inside a character."""
+        """Returns the last few ids, or a few more if they would begin inside a character."""
         for length in range(_CONTEXT, _CONTEXT + 4):
             if not self._tokenizer.decode(ids[-length:]).startswith(_REPLACEMENT):
                 return ids[-length:]

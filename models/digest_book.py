@@ -1,5 +1,9 @@
-"""Whether a checkpoint is still what it was: each piece is compared, while it is loaded, with the digest that it had
-when it was first loaded. The first load is believed, and says so (docs/operations.md)."""
+"""Find out whether a checkpoint is still what it was.
+
+As each piece is loaded, its digest is compared with the one from its first load. The first load is believed, and
+the log
+says so (docs/operations.md).
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,9 @@ _log = logging.getLogger(__name__)
 
 
 class DigestBook:
-    """Of the checkpoint in one folder. Thread-safe; what was noted is read from its file when it is first wanted.
+    """The digests of the checkpoint in one folder. Reads its file when that is first needed. Thread-safe.
 
-    home: Colibri's (None: as the environment says).
+    home: Colibri's; None: as the environment says.
     """
 
     def __init__(self, folder: Path, home: Path | None = None) -> None:
@@ -34,7 +38,7 @@ class DigestBook:
         self._read: dict[Piece, str] = {}
 
     def check(self, file: str, part: str, digest: str) -> None:
-        """The piece was read, and this is its digest. Raises CheckpointError where it was another at the first load."""
+        """Notes the digest of a piece that was read. Raises CheckpointError if it was another at the first load."""
         with self._lock:
             if self._known is None:
                 self._known = read_digests(self.folder, self._place())
@@ -46,25 +50,27 @@ class DigestBook:
             raise self.changed((file, part), noted, digest)
 
     def noted(self, file: str, part: str) -> str:
-        """Its digest at the first load; empty where it was never loaded."""
+        """Returns the piece's digest at the first load; empty if it was never loaded."""
         with self._lock:
             if self._known is None:
                 self._known = read_digests(self.folder, self._place())
             return self._known.get((file, part), "")
 
     def read(self) -> Digests:
-        """Of every piece that this object was told of."""
+        """Returns the digest of every piece that this object was told of."""
         with self._lock:
             return dict(self._read)
 
     def check_texts(self, names: tuple[str, ...]) -> None:
-        """Small files of the folder, there or not, as `check`."""
+        """Checks small files of the folder, which may be missing, as `check` does."""
         for name in names:
             self.check(name, WHOLE, text_digest(self.folder / name))
 
     def save(self) -> None:
-        """Notes what was read for the first time, and says so. Raises CheckpointError where another process, which
-        read it at the same time, found something else."""
+        """Notes what was read for the first time, and logs it. Raises CheckpointError if another process, which read
+        it at the same
+        time, found something else.
+        """
         with self._lock:
             new, self._new = self._new, {}
         if not new:
@@ -97,14 +103,14 @@ class DigestBook:
 
 
 def text_digest(path: Path) -> str:
-    """Of a small file; ABSENT where there is none. Raises CheckpointError for one that cannot be read."""
+    """Returns the digest of a small file; ABSENT if there is none. Raises CheckpointError if it cannot be read."""
     if not path.exists():
         return ABSENT
     return xxhash.xxh3_128(read_bounded(path, MAX_TEXT_BYTES)).hexdigest()
 
 
 def changed(folder: Path, piece: Piece, noted: str, digest: str) -> CheckpointError:
-    """The error for a piece that is not what it was."""
+    """Returns the error for a piece that has changed."""
     file, part = piece
     where = f"{folder / file}" if part == WHOLE else f"{folder / file}: {part}"
     remedy = f"damaged or replaced: fetch it anew, or, if it is meant, `colibri verify {folder} --accept`"
@@ -112,5 +118,5 @@ def changed(folder: Path, piece: Piece, noted: str, digest: str) -> CheckpointEr
 
 
 def differences(noted: Digests, found: Digests) -> list[Piece]:
-    """The pieces of both that differ, in order."""
+    """Returns the pieces in both that differ, in order."""
     return sorted(piece for piece in found if piece in noted and noted[piece] != found[piece])

@@ -1,7 +1,8 @@
-"""The file in which a checkpoint's digests are kept: its form, its places, and how several processes write to it.
+"""The file that keeps a checkpoint's digests: its format, where it lies, and how several processes write to it.
 
-Beside the model, as `colibri-digests.json`, or, where that folder cannot be written, in Colibri's home under the
-folder's own path. What is there is never overwritten by another value: that is `replace_digests` alone.
+It is `colibri-digests.json` beside the model, or, if that folder cannot be written, a file in Colibri's home, named
+by the
+folder's path. Only `replace_digests` overwrites a digest with another value.
 """
 
 from __future__ import annotations
@@ -46,15 +47,21 @@ def places(folder: Path, home: Path) -> tuple[Path, Path]:
 
 
 def read_digests(folder: Path, home: Path) -> dict[Piece, str]:
-    """What was noted of the model in `folder`; empty at its first load. Raises CheckpointError for a damaged file."""
+    """Returns the digests noted for the model in `folder`; empty before its first load. Raises CheckpointError for a
+    damaged
+    file.
+    """
     beside, kept = places(folder, home)
     return {**_read(kept), **_read(beside)}
 
 
 def add_digests(folder: Path, home: Path, new: Digests) -> tuple[Path, dict[Piece, str]]:
-    """Notes what is not noted yet. Returns the file, and everything that is noted now: where another process noted
-    other values meanwhile, those. Raises OSError where neither place can be written, and CheckpointError as
-    read_digests."""
+    """Notes digests that are not noted yet. Returns the file, and all digests noted now.
+
+    If another process noted other values meanwhile, its values count. Raises OSError if the file can be written in
+    neither
+    place, and CheckpointError as read_digests.
+    """
     beside, kept = places(folder, home)
     with _locked(folder):
         known = read_digests(folder, home)
@@ -68,8 +75,9 @@ def add_digests(folder: Path, home: Path, new: Digests) -> tuple[Path, dict[Piec
 
 
 def replace_digests(folder: Path, home: Path, digests: Digests) -> Path:
-    """What is noted from now on, whatever was before. Raises OSError where neither place can be written, or the old
-    ones cannot be removed."""
+    """Replaces all noted digests. Raises OSError if the file can be written in neither place, or the old one cannot be
+    removed.
+    """
     beside, kept = places(folder, home)
     with _locked(folder):
         kept.unlink(missing_ok=True)
@@ -84,7 +92,7 @@ def replace_digests(folder: Path, home: Path, digests: Digests) -> Path:
 
 
 def encode(digests: Digests, folder: Path | None = None) -> bytes:
-    """folder: named in it where it lies elsewhere."""
+    """Returns the file's bytes. folder: is named in it if the file lies elsewhere."""
     files: dict[str, dict[str, str]] = {}
     for (file, part), digest in digests.items():
         files.setdefault(file, {})[part] = digest
@@ -95,7 +103,7 @@ def encode(digests: Digests, folder: Path | None = None) -> bytes:
 
 
 def decode(raw: bytes, where: str) -> dict[Piece, str]:
-    """Raises CheckpointError naming `where`, what was expected and what came."""
+    """Reads the file's bytes. Raises CheckpointError naming `where`, what was expected and what it got."""
     document = parse_object(raw, where)
     if document.get("format") != FORMAT or document.get("version") != VERSION:
         got = f"{document.get('format')!r}, version {document.get('version')!r}"
@@ -126,7 +134,7 @@ def _read(path: Path) -> dict[Piece, str]:
 
 
 def _write(path: Path, digests: Digests, folder: Path | None = None) -> None:
-    """At once: whoever reads it meanwhile, and whoever is killed, leaves a whole file."""
+    """Writes the file at once: readers, and writers that are killed, always see or leave a complete file."""
     if folder is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -144,8 +152,12 @@ def _write(path: Path, digests: Digests, folder: Path | None = None) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
-    """Against other processes of this host; the folder itself is the lock. Without it, after _LOCK_S or on file systems
-    that have none, a note of another process may be lost: it is made again at that one's next load."""
+    """Locks the folder itself against other processes of this host.
+
+    Without the lock, after _LOCK_S or on file systems that have none, another process's note may be lost; it is
+    made again at
+    that process's next load.
+    """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:

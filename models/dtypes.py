@@ -13,15 +13,13 @@ import numpy.typing as npt
 
 
 def fp32(value: float) -> float:
-    """The nearest number of 32 bits: as a field of that type carries it."""
+    """Returns the nearest number of 32 bits, as a field of that type carries it."""
     return float(np.float32(value))
 
 
 @dataclass(frozen=True, slots=True)
 class WeightDtype:
-    """One storage dtype. `name` is Colibri's spelling, `safetensors` the file header's, `config` that of
-    config.json.
-    """
+    """One storage dtype. name: Colibri's spelling; safetensors: in a file's header; config: in config.json."""
 
     name: str
     safetensors: str
@@ -47,7 +45,7 @@ _CHUNK = 1 << 16
 
 
 def bf16_from_fp32(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Round finite fp32 values to bf16 bit patterns, to nearest, ties to even, by integer arithmetic; same
+    """Rounds finite fp32 values to bf16 bit patterns, to nearest, ties to even, by integer arithmetic. Keeps the
     shape.
     """
     bits = np.ascontiguousarray(values, dtype=np.float32).reshape(-1).view(np.uint32)
@@ -60,9 +58,7 @@ def bf16_from_fp32(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
 
 
 def fp32_from_stored(values: npt.NDArray[np.generic], dtype: str) -> npt.NDArray[np.float32]:
-    """Widen an array as the project carries `dtype` ('bf16' as uint16, 'fp16', 'fp32') to fp32, exactly; same
-    shape.
-    """
+    """Widens an array ('bf16' as uint16, 'fp16', 'fp32') to fp32, exactly. Keeps the shape."""
     if dtype == BF16.name:
         return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return values.astype(np.float32)

@@ -1,10 +1,12 @@
-"""A quick, stable id of a model: what coordinator and workers compare before they trust each other's numbers.
+"""A quick, stable id of a model, which coordinator and workers compare before they trust each other's numbers.
 
-Covered: every field of the configuration, the name of every matrix (in one spelling for all layouts) and
-bytes of each: all of them up to 4 KiB, else four windows of 1 KiB from its first to its last byte, evenly
-spread. So file names, shard sizes, expert layout, dates and paths do not matter, and training or quantising a
-model changes the id. Not covered: a change of weights that leaves all windows alone; the id tells models
-apart, it is no checksum of the files.
+It covers every field of the configuration, the name of every matrix (the same for all layouts), and bytes of each
+matrix:
+all of them up to 4 KiB, else four windows of 1 KiB, evenly spread from its first to its last byte. So file names,
+shard
+sizes, expert layout, dates and paths do not matter, and training or quantising a model changes the id. It does not
+notice a
+change of weights outside the windows: the id tells models apart, it is no checksum of the files.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _WINDOW_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class PlacedPart:
-    """A matrix as bytes `[begin, end)` of a file; `label` is its layout-independent name."""
+    """A matrix as bytes `[begin, end)` of a file. label: its name, the same for all layouts."""
 
     label: str
     path: Path
@@ -36,7 +38,7 @@ class PlacedPart:
 
 
 def fingerprint(config: MixtralConfig, parts: Iterable[PlacedPart]) -> str:
-    """XXH3-128 over configuration and samples, 32 hexadecimal digits; `parts` in a fixed order."""
+    """Returns XXH3-128 over configuration and samples, 32 hexadecimal digits. parts: in a fixed order."""
     digest = xxhash.xxh3_128(json.dumps(asdict(config), sort_keys=True).encode())
     with ExitStack() as stack:
         opened: dict[Path, int] = {}
@@ -56,7 +58,7 @@ def fingerprint(config: MixtralConfig, parts: Iterable[PlacedPart]) -> str:
 
 
 def windows(begin: int, end: int) -> list[tuple[int, int]]:
-    """(offset, length) of the sampled windows of bytes `[begin, end)`."""
+    """Returns (offset, length) of the sampled windows of bytes `[begin, end)`."""
     size = end - begin
     if size <= _WINDOWS * _WINDOW_BYTES:
         return [(begin, size)]

@@ -1,4 +1,4 @@
-"""Weights must be finite: one NaN would spread over every answer, and be blamed on the request it meets."""
+"""Check that weights are finite: one NaN would spread over every answer and be blamed on the request that meets it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,17 @@ def check_finite(
     whole: tuple[int, ...] | None = None,
     first: int = 0,
 ) -> None:
-    """Raises CheckpointError naming `where` and the first element that is NaN or Inf. Reads all of the array.
+    """Raises CheckpointError, naming `where` and the first element that is NaN or Inf. Reads the whole array.
 
-    array: contiguous, `dtype` as the project carries it ('bf16' as uint16, 'fp16', 'fp32'). Positive non-finite
-    patterns are the largest of all as signed integers, negative ones as unsigned: two maxima at memory speed.
+    array: contiguous; `dtype` 'bf16' (as uint16), 'fp16' or 'fp32'.
+    each: called with the bytes of one piece after another, while the core's cache still holds them.
+    whole, first: the array is a part of a tensor of shape `whole`, from element `first` on; errors then count
+        elements of the
+        tensor.
 
-    each: called with the bytes of one piece after the other, while the core's cache still holds it. whole, first: the
-    array is a part of a tensor of that shape, from that element on; errors count elements of the tensor.
+    Two maxima find everything at memory speed: positive non-finite patterns are the largest as signed integers,
+        negative ones
+    as unsigned integers.
     """
     signed, unsigned = _INTEGERS[array.itemsize]
     exponent = _EXPONENT[dtype]
@@ -54,7 +58,7 @@ def check_finite(
 
 
 def spelt(value: int, dtype: str) -> str:
-    """Which of NaN and Inf these bits are, and the bits."""
+    """Says which of NaN and Inf these bits are, and the bits."""
     exponent = _EXPONENT[dtype]
     return (
         f"{'NaN' if value & exponent - 1 & ~exponent else 'Inf'} (0x{value:0{8 if dtype == 'fp32' else 4}x})"

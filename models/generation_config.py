@@ -1,4 +1,4 @@
-"""Defaults for generation that a checkpoint brings, each with the file it came from."""
+"""Read a checkpoint's defaults for generation, each with the file it came from."""
 
 from __future__ import annotations
 
@@ -47,11 +47,14 @@ nothing.
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """What a request gets where it says nothing.
+    """What a request gets for options that it leaves out.
 
-    `temperature` 0: greedy; `top_p` 1, `top_k` 0, `min_p` 0 and `repetition_penalty` 1: off; `max_new_tokens`
-    None: up to the context's end; `eos`: ids that end a text. `sources`: file of each field, or 'built-in
-    default'. `ignored`: settings of the file that have no effect here, for the operator to be told.
+    temperature: 0: greedy.
+    top_p, top_k, min_p, repetition_penalty: off at 1, 0, 0 and 1.
+    max_new_tokens: None: up to the context's end.
+    eos: ids that end a text.
+    sources: the file of each field, or 'built-in default'.
+    ignored: settings of the file that have no effect here, to be shown to the operator.
     """
 
     temperature: float
@@ -66,17 +69,18 @@ class GenerationDefaults:
 
 
 def load_generation_defaults(folder: Path, config: MixtralConfig) -> GenerationDefaults:
-    """Defaults of the checkpoint in `folder`; generation_config.json may be missing.
+    """Returns the defaults of the checkpoint in `folder`; generation_config.json may be missing.
 
-    As in transformers, temperature, top_p, top_k and min_p count only if `do_sample` is true. Raises CheckpointError
-    naming the field for a value out of range.
+    As in transformers, temperature, top_p, top_k and min_p count only if `do_sample` is true. Raises
+    CheckpointError, naming the
+    field, for a value out of range.
     """
     path = folder / GENERATION_NAME
     return parse_generation_config(read_object(path) if path.exists() else {}, config)
 
 
 def parse_generation_config(raw: Mapping[str, Any], config: MixtralConfig) -> GenerationDefaults:
-    """As `load_generation_defaults`, from the object in the file."""
+    """Does as `load_generation_defaults`, from the object in the file."""
     fields = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens", "eos")
     sources = dict.fromkeys(fields, _BUILT_IN)
 

@@ -1,7 +1,7 @@
-"""Where a growing text may be cut so that no glyph is torn: the boundaries of extended grapheme clusters (UAX #29).
+"""Find where a growing text may be cut without tearing a glyph: boundaries of extended grapheme clusters (UAX #29).
 
-Properties come from `unicodedata`. Where it lacks one, a boundary is denied rather than granted: held text is
-right, a torn glyph is not.
+Properties come from `unicodedata`. If it lacks one, no boundary is assumed: holding text back is right, a torn
+glyph is not.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ _HANGUL_SYLLABLE = (("\uac00", "\ud7a3"),)
 
 
 def closed_end(text: str, limit: int | None = None) -> int:
-    """How much of `text` may go out: the last boundary at or before `limit` that no later text can undo.
+    """Returns how much of `text` may go out: up to the last boundary, at or before `limit`, that no later text can
+        undo.
 
-    `text` begins at a boundary and may go on; its last cluster counts as open, unless a control character (a
-    line feed, say) closes it. A cluster of more than MAX_CLUSTER code points is let go.
+    text: begins at a boundary and may go on. Its last cluster counts as open, unless a control character (such as a
+        line feed)
+        closes it. A cluster of more than MAX_CLUSTER code points is let go.
     """
     at = len(text) if limit is None else limit
     if at == len(text) and text and _is_control(text[-1]) and text[-1] != "\r":
@@ -71,7 +73,7 @@ def _may_break(text: str, at: int) -> bool:
 
 
 def _in_conjunct(text: str, at: int) -> bool:
-    """A virama among the marks before `at` may bind what follows (GB9c)."""
+    """Whether a virama among the marks before `at` may bind what follows (GB9c)."""
     while at > 0 and _extends(text[at - 1]):
         at -= 1
         if unicodedata.combining(text[at]) == _VIRAMA:
@@ -80,7 +82,7 @@ def _in_conjunct(text: str, at: int) -> bool:
 
 
 def _extends(c: str) -> bool:
-    """Cn: may be a mark of a later Unicode than Python's."""
+    """Whether it extends a cluster. Cn counts: it may be a mark of a later Unicode than Python's."""
     return (
         unicodedata.category(c) in ("Mn", "Mc", "Me", "Cn")
         or c in (_ZWJ, _ZWNJ)
@@ -102,7 +104,7 @@ def _is_regional(c: str) -> bool:
 
 
 def _joins_hangul(before: str, after: str) -> bool:
-    """A syllable block may go on: GB6 to GB8, and a little more."""
+    """Whether a syllable block may go on: GB6 to GB8, and a little more."""
     if _within(before, _HANGUL_L):
         return _within(after, _HANGUL_L) or _within(after, _HANGUL_VT) or _within(after, _HANGUL_SYLLABLE)
     return _within(after, _HANGUL_VT) and (_within(before, _HANGUL_VT) or _within(before, _HANGUL_SYLLABLE))

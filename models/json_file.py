@@ -16,9 +16,7 @@ MAX_VALUES = 2_000_000
 
 
 def parse_object(raw: bytes, what: str) -> dict[str, Any]:
-    """A UTF-8 JSON object; `what` names the source in the CheckpointError for anything else or for a double
-    key.
-    """
+    """Returns a UTF-8 JSON object. Raises CheckpointError, naming `what`, for anything else and for duplicate keys."""
     # Each value takes some 70 bytes, each empty object too: a file of its largest size could fill the memory.
     values = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
     if values > MAX_VALUES:
@@ -43,9 +41,9 @@ def parse_object(raw: bytes, what: str) -> dict[str, Any]:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a file for reading; nothing else, and a pipe without waiting for its writer.
+    """Opens a regular file for reading; never waits for the writer of a pipe.
 
-    Raises CheckpointError for a path that is missing, unreadable or no regular file.
+    Raises CheckpointError for a path that is missing, unreadable or not a regular file.
     """
     try:
         file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115 - the caller's to close
@@ -61,7 +59,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
-    """The file's bytes. Raises CheckpointError if it is missing, unreadable or longer than `max_bytes`."""
+    """Returns the file's bytes. Raises CheckpointError if it is missing, unreadable or longer than `max_bytes`."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > max_bytes:
@@ -73,7 +71,7 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
 
 
 def read_object(path: Path, max_bytes: int = 1 << 20) -> dict[str, Any]:
-    """`parse_object` of a file of at most `max_bytes`."""
+    """Reads a file of at most `max_bytes` as `parse_object` does."""
     return parse_object(read_bounded(path, max_bytes), str(path))
 
 

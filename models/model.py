@@ -1,4 +1,4 @@
-"""A model from disk, whichever form it has: a Hugging Face folder or a pack of one; and what it computes."""
+"""Open a model from disk, a Hugging Face folder or a pack, and say what it computes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def open_model(place: str | Path, home: Path | None = None) -> Model:
 
 
 def open_checkpoint(path: str | Path, wanted_by: str) -> Checkpoint:
-    """For what needs the original weights. Raises CheckpointError, also for a pack."""
+    """Opens a checkpoint for work that needs the original weights. Raises CheckpointError, also for a pack."""
     path = split_pin(path)[0]
     if is_pack(Path(path)):
         raise CheckpointError.of(path, "", f"a checkpoint, which {wanted_by} needs", "a pack")
@@ -50,13 +50,14 @@ def open_checkpoint(path: str | Path, wanted_by: str) -> Checkpoint:
 
 
 def for_use(model: Model) -> Model:
-    """The same model, whose weights are checked when they are read: a pack's always are."""
+    """Returns the model with weights that are checked as they are read; a pack's always are."""
     return model if isinstance(model, Pack) else checked(model)
 
 
 def confirm_texts(model: Model) -> None:
-    """Tokenizer, chat template and configuration in its folder are what they must be: to be called once they have been
-    read, by whoever uses them. Raises CheckpointError."""
+    """Checks tokenizer, chat template and configuration. Call it after reading them, if you use them. Raises
+    CheckpointError.
+    """
     if isinstance(model, Pack):
         model.check_texts()
     else:
@@ -64,25 +65,30 @@ def confirm_texts(model: Model) -> None:
 
 
 def content_digest(model: Model, experts: Mapping[tuple[int, int], bytes]) -> str:
-    """One for all weights; experts: (layer, expert) -> digest, as they were loaded. Empty where some are missing."""
+    """Returns one digest of all weights; empty if some experts are missing.
+
+    experts: (layer, expert) -> digest as it was loaded.
+    """
     return (model if isinstance(model, Pack) else checked(model)).content_digest(experts)
 
 
 def noted_experts(model: Model) -> tuple[dict[tuple[int, int], bytes], str]:
-    """(layer, expert) -> digest of its content, as far as known before it is loaded; and by whom, for errors."""
+    """Returns (layer, expert) -> digest of its content, as far as known before it is loaded; and who noted them, for
+    errors.
+    """
     if isinstance(model, Pack):
         return model.noted_experts(), "as pack.json says"
     return checked(model).noted_experts(), "as first loaded on the coordinator's host"
 
 
 def warn_of_texts(model: Model) -> None:
-    """For a process that does not use tokenizer and template: a change of those of a checkpoint is told in its log."""
+    """Logs changes of a checkpoint's tokenizer and template, in a process that does not use them."""
     if not isinstance(model, Pack):
         warn_of_answer_texts(model)
 
 
 def default_mode(model: Model) -> ComputeMode:
-    """bf16 where all weights can be used so without rounding any, else fp32."""
+    """Returns bf16 if that rounds no weights, else fp32."""
     formats = (
         (model.manifest.experts, model.manifest.dense)
         if isinstance(model, Pack)
@@ -92,7 +98,7 @@ def default_mode(model: Model) -> ComputeMode:
 
 
 def check_mode(model: Model, mode: ComputeMode) -> None:
-    """A checkpoint is rounded for bf16 mode, a pack is what it is: raises ConfigError where it cannot be used so."""
+    """Raises ConfigError if a pack cannot be used in the mode. A checkpoint always can: it is rounded for bf16 mode."""
     if not isinstance(model, Pack) or mode is ComputeMode.FP32:
         return
     manifest = model.manifest
@@ -103,7 +109,7 @@ def check_mode(model: Model, mode: ComputeMode) -> None:
 
 
 def formats(model: Model, mode: ComputeMode) -> tuple[WeightFormat, WeightFormat]:
-    """Of the experts and of the dense matrices, as they lie in memory in that mode."""
+    """Returns the formats of experts and dense matrices in memory in that mode."""
     if isinstance(model, Pack):
         return model.manifest.experts, model.manifest.dense
     plain = WeightFormat("bf16" if mode is ComputeMode.BF16 else model.config.dtype)
@@ -111,13 +117,13 @@ def formats(model: Model, mode: ComputeMode) -> tuple[WeightFormat, WeightFormat
 
 
 def expert_bytes(model: Model, mode: ComputeMode) -> int:
-    """Of one expert in memory."""
+    """Returns the bytes of one expert in memory."""
     kind = formats(model, mode)[0]
     return packed_expert_bytes(kind.dtype, model.config.hidden, model.config.ffn, kind.group)
 
 
 def expert_numerics(model: Model, backend: str, mode: ComputeMode, family: str = "any") -> ExpertNumerics:
-    """What its experts compute on a backend, by name and, of CUDA, instruction family."""
+    """Returns what the model's experts compute on a backend. family: the instruction family, for CUDA."""
     kind = formats(model, mode)[0]
     if kind.quantised:
         return ExpertNumerics.of_quantised(backend, mode.value, kind.dtype, kind.group, family)
@@ -127,7 +133,7 @@ def expert_numerics(model: Model, backend: str, mode: ComputeMode, family: str =
 def engine_numerics(
     model: Model, backend: str, mode: ComputeMode, gate_precision: str = "fp32", family: str = "any"
 ) -> EngineNumerics:
-    """What whole answers of it are computed with. backend, family: of the experts."""
+    """Returns what the model's whole answers are computed with. backend, family: of the experts."""
     dense = formats(model, mode)[1]
     return EngineNumerics(
         expert_numerics(model, backend, mode, family), dense.name, mode.value, gate_precision
@@ -135,8 +141,10 @@ def engine_numerics(
 
 
 def load_expert(model: Model, layer: int, expert: int, backend: Backend, mode: ComputeMode) -> PackedExpert:
-    """Read from a pack, or read and packed from a checkpoint. Raises CheckpointError, also for weights that are not
-    finite."""
+    """Reads an expert from a pack, or reads and packs one from a checkpoint.
+
+    Raises CheckpointError, also for weights that are not finite.
+    """
     if isinstance(model, Pack):
         return model.expert(layer, expert, backend)
     weights = checked(model).expert(layer, expert)
@@ -144,14 +152,14 @@ def load_expert(model: Model, layer: int, expert: int, backend: Backend, mode: C
 
 
 def load_gate(model: Model, layer: int, backend: Backend) -> PackedLinear:
-    """As stored, whatever the mode: a gate is never rounded (docs/numerics.md)."""
+    """Reads a gate as stored, whatever the mode: a gate is never rounded (docs/numerics.md)."""
     if isinstance(model, Pack):
         return model.gate(layer, backend)
     return backend.pack_linear(checked(model).gate(layer), ComputeMode.FP32)
 
 
 def load_gates(model: Model, backend: Backend) -> list[PackedLinear]:
-    """Of every layer."""
+    """Reads the gates of all layers."""
     usable = for_use(model)
     gates = [load_gate(usable, layer, backend) for layer in range(model.config.layers)]
     if isinstance(usable, CheckedCheckpoint):

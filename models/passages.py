@@ -1,7 +1,8 @@
-"""The texts that calibration and measures of quality stand on: in the public domain, the two disjoint.
+"""The texts for calibration and for measuring quality: in the public domain, with no text in both.
 
 `data/importance.txt`: Alice's Adventures in Wonderland (Carroll, 1865), chapter I in part; the Constitution of the
-United States (1787), in part; the beginnings of Moby-Dick (Melville, 1851) and A Tale of Two Cities (Dickens, 1859);
+United States (1787), in part; the beginnings of Moby-Dick (Melville, 1851) and A Tale of Two Cities (Dickens,
+1859);
 then the passages of `data/calibration.txt`, which are the project's own. `data/quality.txt`: the Declaration of
 Independence (1776), the Gettysburg Address (Lincoln, 1863), Pride and Prejudice (Austen, 1813), chapter I.
 """
@@ -27,7 +28,7 @@ _FEWEST = 8
 
 
 def read_passages(texts: tuple[Path, ...]) -> tuple[list[str], str]:
-    """The passages of all texts, one after another, and the SHA-256 of their bytes. Raises CheckpointError."""
+    """Returns the passages of all texts, one after another, and the SHA-256 of their bytes. Raises CheckpointError."""
     digest, passages = hashlib.sha256(), list[str]()
     for path in texts:
         try:
@@ -43,8 +44,10 @@ def read_passages(texts: tuple[Path, ...]) -> tuple[list[str], str]:
 def tokenize(
     passages: list[str], tokenizer: Tokenizer, length: int = LENGTH, most: int | None = None
 ) -> list[list[int]]:
-    """Ids of each passage, as a text of its own, cut into pieces of at most `length`; scraps are left out. With `most`,
-    an even share of the pieces, of about that many tokens in all."""
+    """Encodes each passage as a text of its own and cuts the ids into pieces of at most `length`. Leaves out scraps.
+
+    most: take an even share of the pieces, of about this many tokens in all.
+    """
     pieces = []
     for passage in passages:
         ids = tokenizer.encode(passage)

@@ -18,10 +18,11 @@ _COMMON = " etaoinshrdlucmfwypvbgkqjxzETAOINSHRDLUCMFWYPVBGKQJXZ0123456789.,!?'\
 
 
 def write_plain_tokenizer(folder: Path, vocab: int, context: int) -> None:
-    """Write tokenizer.json and tokenizer_config.json with exactly `vocab` tokens; `context` in tokens.
+    """Writes tokenizer.json and tokenizer_config.json with exactly `vocab` tokens. context: in tokens.
 
-    Ids: <unk>, <s> (put before each text), </s>, the 256 bytes with common letters first (those that fit:
-    others become <unk>), and fillers `w0`, `w1`, ... which decode and never come out of text.
+    Ids: <unk>, <s> (put before each text), </s>, the 256 bytes with common letters first (those that do not fit
+        become <unk>),
+    and fillers `w0`, `w1`, ..., which decode but never come out of text.
     """
     letters = _byte_letters()
     room = max(0, vocab - len(_SPECIAL))

@@ -60,16 +60,15 @@ MIXTRAL_8X7B = RandomMixtral(
 
 
 def random_mixtral(out: str | Path, params: RandomMixtral) -> Path:
-    """Write the model into the new or empty folder `out`; returns it.
+    """Writes the model into the new or empty folder `out`. Returns it.
 
-    Raises InvalidInput for a folder with content, CheckpointError for parameters that make no valid
-    configuration.
+    Raises InvalidInput for a folder with content, CheckpointError if the parameters make no valid configuration.
     """
     return _write(Path(out), params, _Draw(params))
 
 
 def sparse_mixtral(out: str | Path, params: RandomMixtral = MIXTRAL_8X7B) -> Path:
-    """As `random_mixtral`, with holes for weights: valid files of full apparent size that read as zeros.
+    """Writes a model with holes for weights: valid files of full apparent size that read as zeros.
 
     They take a few MB of disk on a file system with sparse files.
     """

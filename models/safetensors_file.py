@@ -43,7 +43,7 @@ _BITS = {tag: bits for bits, tags in _BITS_PER_ELEMENT.items() for tag in tags}
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One header entry: safetensors dtype tag, shape, and first and one-past-last byte counted from the
+    """One header entry: dtype as safetensors spells it, shape, and the first and one-past-last byte, counted from the
     file's start.
     """
 
@@ -60,11 +60,15 @@ class TensorInfo:
 
 
 class SafetensorsFile:
-    """An open, validated file. `tensors` lists every tensor; `array` gives one as a read-only NumPy view;
-    `head_digest`: XXH3-128 of all bytes before the first tensor, in hexadecimal.
+    """An open, checked file.
 
-    The file must not be truncated while views are in use: the kernel answers with SIGBUS, as for any mapped
-    file. Raises CheckpointError, naming file and entry, for anything that the format forbids.
+    tensors: all tensors of the file.
+    array: returns one as a read-only NumPy view.
+    head_digest: XXH3-128 of all bytes before the first tensor, in hexadecimal.
+
+    The file must not be truncated while views are in use: the kernel answers with SIGBUS, as for any mapped file.
+        Raises
+    CheckpointError, naming file and entry, for anything that the format forbids.
     """
 
     def __init__(self, path: Path) -> None:
@@ -84,10 +88,9 @@ class SafetensorsFile:
         self._map: mmap.mmap | None = None
 
     def array(self, name: str) -> npt.NDArray[np.generic]:
-        """The tensor in its shape, read-only: bf16 as uint16 patterns, fp16 as float16, fp32 as float32.
+        """Returns a tensor in its shape, read-only: bf16 as uint16 patterns, fp16 as float16, fp32 as float32.
 
-        A view of the mapped file; a copy only where the file leaves the tensor unaligned. Other dtypes are
-        refused.
+        It is a view of the mapped file; a copy only if the tensor is unaligned there. Other dtypes are refused.
         """
         info = self.tensors.get(name)
         if info is None:
@@ -106,7 +109,7 @@ class SafetensorsFile:
         return flat.reshape(info.shape)
 
     def bytes_at(self, begin: int, end: int) -> bytes:
-        """A copy of the file's bytes `[begin, end)`; the range must lie inside the file."""
+        """Returns a copy of the file's bytes `[begin, end)`; the range must lie inside the file."""
         if not 0 <= begin <= end <= self.nbytes:
             raise ValueError(f"byte range {begin}..{end} outside of {self.path} ({self.nbytes} bytes)")
         return self._mapped()[begin:end]
@@ -129,7 +132,7 @@ class SafetensorsFile:
 def _read_header(
     path: Path, read: Callable[[int], bytes], file_bytes: int
 ) -> tuple[dict[str, Any], int, str]:
-    """The JSON object, the offset at which the data begins, and the digest of the bytes before it."""
+    """Returns the JSON object, the offset at which the data begins, and the digest of the bytes before it."""
     prefix = read(8)
     if len(prefix) != 8:
         raise CheckpointError.of(path, "header length", "8 bytes", f"a file of {file_bytes}")
@@ -177,7 +180,7 @@ def _tensor_info(path: Path, name: str, entry: object, data_start: int) -> Tenso
 
 
 def _check_layout(path: Path, tensors: dict[str, TensorInfo], data_start: int, file_bytes: int) -> None:
-    """Tensors must follow one another from the first data byte to the end of the file without a hole."""
+    """Checks that tensors follow one another without a gap from the first data byte to the end of the file."""
     at, previous = data_start, "the header"
     for info in sorted(tensors.values(), key=lambda info: (info.begin, info.end)):
         if info.begin != at:

@@ -61,10 +61,10 @@ def header_bytes(specs: Sequence[TensorSpec]) -> bytes:
 
 
 def write_file(path: Path, specs: Sequence[TensorSpec], produce: Producer | None) -> None:
-    """Write one file and flush it to disk. Without `produce` the data is a hole: right size, no blocks, reads
-    as zeros.
+    """Writes one file and flushes it to disk. Without `produce` the data is a hole: right size, no blocks, reads as
+    zeros.
 
-    Raises ValueError when `produce` answers another shape or dtype than its spec says.
+    Raises ValueError if `produce` returns another shape or dtype than its spec says.
     """
     with open(path, "wb") as file:
         file.write(header_bytes(specs))
@@ -83,7 +83,7 @@ def write_file(path: Path, specs: Sequence[TensorSpec], produce: Producer | None
 
 
 def split_shards(specs: Iterable[TensorSpec], shard_bytes: int) -> list[tuple[TensorSpec, ...]]:
-    """Cut `specs`, in order, into shards of at most `shard_bytes` (a larger tensor has its own)."""
+    """Cuts `specs`, in order, into shards of at most `shard_bytes`. A larger tensor has its own."""
     shards: list[tuple[TensorSpec, ...]] = []
     current: list[TensorSpec] = []
     size = 0

@@ -1,6 +1,4 @@
-"""Find the weight files of a Hugging Face folder and which tensor lies in which: the index is the only
-authority.
-"""
+"""Find the weight files of a Hugging Face folder, and which tensor is in which. The index alone counts."""
 
 from __future__ import annotations
 
@@ -20,11 +18,11 @@ _OTHER_FORMATS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".msgpack", ".h5", ".
 
 
 def open_weights(folder: Path) -> dict[str, SafetensorsFile]:
-    """The file of every tensor. Headers are read and checked, data is not.
+    """Returns the file of every tensor. Reads and checks headers, not data.
 
-    With an index, exactly its files are opened, other files in the folder are ignored, and its files must
-    hold exactly what it says; without one, `model.safetensors` is all. Raises CheckpointError for anything
-    else.
+    With an index, exactly its files are opened and must hold exactly what it says; other files in the folder are
+    ignored. Without
+    an index, `model.safetensors` is the only file. Raises CheckpointError for anything else.
     """
     if not folder.is_dir():
         raise no_folder(folder)
@@ -52,13 +50,13 @@ def open_weights(folder: Path) -> dict[str, SafetensorsFile]:
 
 
 def listed(names: list[str]) -> str:
-    """The first few names and how many more there are, for error messages."""
+    """Returns the first few names and how many more there are, for error messages."""
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return ", ".join(name[:100] for name in names[:MAX_NAMED]) + more
 
 
 def no_folder(folder: Path) -> CheckpointError:
-    """The error for a path that is no folder."""
+    """Returns the error for a path that is not a folder."""
     got = "a file" if folder.exists() else "nothing of that name"
     return CheckpointError.of(folder, "", "a folder with a checkpoint", got)
 

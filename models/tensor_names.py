@@ -21,9 +21,7 @@ LM_HEAD = "lm_head.weight"
 
 
 class ExpertLayout(enum.Enum):
-    """How a checkpoint stores its experts: a tensor for each matrix, or 3-D tensors with all experts of a
-    layer.
-    """
+    """How a checkpoint stores its experts: one tensor per matrix, or 3-D tensors with all experts of a layer."""
 
     PER_EXPERT = "block_sparse_moe.experts.N.w1/w2/w3"
     FUSED = "mlp.experts.gate_up_proj/down_proj"
@@ -31,7 +29,7 @@ class ExpertLayout(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A matrix inside a stored tensor: elements `[first, first + size)` of it, row-major, as `shape`."""
+    """A matrix inside a stored tensor: its elements `[first, first + size)`, row-major, in the given shape."""
 
     tensor: str
     shape: tuple[int, ...]
@@ -43,7 +41,9 @@ class Part:
         return prod(self.shape)
 
     def label(self, whole: tuple[int, ...]) -> str:
-        """The tensor's name, and which elements of it, unless the part is all of the tensor, whose shape is `whole`."""
+        """Returns the tensor's name, and which of its elements, unless the part is the whole tensor. whole: the
+        tensor's shape.
+        """
         if self.size == prod(whole):
             return self.tensor
         return f"{self.tensor}[{self.first}:{self.first + self.size}]"
@@ -76,7 +76,7 @@ def gate_name(layout: ExpertLayout, layer: int) -> str:
 def expert_parts(
     config: MixtralConfig, layout: ExpertLayout, layer: int, expert: int
 ) -> tuple[Part, Part, Part]:
-    """Where the expert's gate `[ffn, hidden]`, up `[ffn, hidden]` and down `[hidden, ffn]` matrices lie."""
+    """Returns where the expert's gate `[ffn, hidden]`, up `[ffn, hidden]` and down `[hidden, ffn]` matrices lie."""
     wide, narrow = (config.ffn, config.hidden), (config.hidden, config.ffn)
     gate, up, down = (_expert_tensor(layout, layer, expert, role) for role in ("gate", "up", "down"))
     if layout is not ExpertLayout.FUSED:
@@ -90,13 +90,13 @@ def expert_parts(
 
 
 def count_model_tensors(config: MixtralConfig, layout: ExpertLayout) -> int:
-    """How many `model_tensors` are, without going through them: a configuration may claim any number."""
+    """Counts `model_tensors` without listing them: a configuration may claim any number."""
     experts = 2 if layout is ExpertLayout.FUSED else 3 * config.experts
     return config.layers * (7 + experts) + (2 if config.tied else 3)
 
 
 def model_tensors(config: MixtralConfig, layout: ExpertLayout) -> Iterator[TensorSpec]:
-    """Every tensor that the checkpoint must hold, in the order of the computation."""
+    """Yields every tensor that the checkpoint must hold, in the order of the computation."""
 
     def spec(name: str, *shape: int) -> TensorSpec:
         return TensorSpec(name, config.dtype, shape)

@@ -1,4 +1,4 @@
-"""Names of the small files of a checkpoint's folder, for whoever needs the names alone."""
+"""Names of the small files in a checkpoint's folder, for code that needs only the names."""
 
 from __future__ import annotations
 

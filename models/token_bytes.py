@@ -1,8 +1,10 @@
-"""The bytes that each token stands for, where a text is nothing but its tokens' bytes, joined and read as UTF-8.
+"""The bytes that each token stands for, if a text is just its tokens' bytes, joined and read as UTF-8.
 
-So it is for byte-level decoders (GPT-2, Llama 3) and for byte fallback (Llama 2, Mixtral). What is no UTF-8 reads
-U+FFFD as in Python's bytes.decode("utf-8", "replace"). The library's byte fallback does not: there, one stray byte
-spoils every character beside it, so that text which was right, and sent, changes when the byte comes.
+That holds for byte-level decoders (GPT-2, Llama 3) and for byte fallback (Llama 2, Mixtral). Bytes that are not
+UTF-8 read
+U+FFFD, as in Python's bytes.decode("utf-8", "replace"). The library's byte fallback differs: one stray byte spoils
+every
+character beside it, so text that was right, and sent, changes when that byte comes.
 """
 
 from __future__ import annotations
@@ -18,8 +20,12 @@ _BYTE = re.compile(r"<0x([0-9a-fA-F]{2})>")
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """replaced: (text, its replacement) in tokens, in order; fallback: tokens as <0xE2> are bytes, else each character
-    of a token is one; strip: this character is taken from the text's beginning, `most` times."""
+    """The form of a decoder.
+
+    replaced: (text, its replacement) in tokens, in order.
+    fallback: tokens like <0xE2> are bytes; otherwise each character of a token is one byte.
+    strip: this character is taken from the text's beginning, `most` times.
+    """
 
     fallback: bool
     replaced: tuple[tuple[str, str], ...] = ()
@@ -28,7 +34,7 @@ class _Form:
 
 
 class Vocabulary(Protocol):
-    """Of the library's Tokenizer: what is read here."""
+    """What is read here of the library's Tokenizer."""
 
     @property
     def decoder(self) -> Any: ...
@@ -37,7 +43,7 @@ class Vocabulary(Protocol):
 
 
 class TokenBytes:
-    """Safe to share between threads."""
+    """The bytes of each token. Threads may share it."""
 
     def __init__(self, inner: Vocabulary, form: _Form) -> None:
         self._inner = inner
@@ -47,13 +53,13 @@ class TokenBytes:
 
     @classmethod
     def of(cls, inner: Vocabulary) -> TokenBytes | None:
-        """None for a decoder of another form."""
+        """Returns the tokens' bytes, or None for a decoder of another form."""
         form = None if inner.decoder is None else _form(json.loads(inner.decoder.__getstate__()))
         return None if form is None else cls(inner, form)
 
     @property
     def library_differs(self) -> bool:
-        """Whether the library reads bytes that are no UTF-8 otherwise."""
+        """Whether the library reads bytes that are not UTF-8 differently."""
         return self._form.fallback
 
     def of_token(self, token: int) -> bytes:
@@ -63,18 +69,18 @@ class TokenBytes:
         return found
 
     def text(self, ids: Iterable[int]) -> str:
-        """The whole text."""
+        """Returns the whole text."""
         return self.begin(b"".join(map(self.of_token, ids)).decode("utf-8", "replace"), self._form.most)[0]
 
     def begin(self, text: str, left: int) -> tuple[str, int]:
-        """What is left of the text's beginning, and how many more characters may be taken off what follows."""
+        """Returns what is left of the text's beginning, and how many more characters may be taken off what follows."""
         while left and text.startswith(self._form.strip):
             text, left = text[len(self._form.strip) :], left - 1
         return text, 0 if text else left
 
     @property
     def stripped(self) -> int:
-        """Characters that may be taken off a text's beginning."""
+        """How many characters may be taken off a text's beginning."""
         return self._form.most
 
     def _read(self, token: str | None) -> bytes:
@@ -113,7 +119,7 @@ def _form(decoder: Mapping[str, Any]) -> _Form | None:
 
 
 def _letters() -> dict[str, int]:
-    """Letter of the byte-level alphabet -> byte."""
+    """Returns letter of the byte-level alphabet -> byte."""
     kept = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     moved = [byte for byte in range(256) if byte not in kept]
     return {chr(byte): byte for byte in kept} | {chr(256 + at): byte for at, byte in enumerate(moved)}

@@ -1,8 +1,10 @@
-"""Text to token ids and back, by the `tokenizers` library and the checkpoint's tokenizer.json.
+"""Turn text into token ids and back, with the `tokenizers` library and the checkpoint's tokenizer.json.
 
-Texts are encoded in a confined process: what that costs is sized by whoever sends them, the library holds the
-interpreter while it does it, and a regular expression of the checkpoint may never end. Here only short runs of ids are
-decoded, with a decoder that holds no such thing.
+Texts are encoded in a confined process: their sender decides how much work that is, the library holds the
+    interpreter
+meanwhile, and a regular expression of the checkpoint may never end. Here only short runs of ids are decoded, with a
+decoder
+that has no regular expressions.
 """
 
 from __future__ import annotations
@@ -36,22 +38,28 @@ _MAX_TEXT_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Spelled:
-    """ids with the text of each one that occurs."""
+    """Token ids, with the text of each id that occurs."""
 
     ids: U32
     pieces: dict[int, str]
 
 
 class Tokenizer:
-    """A checkpoint's tokenizer; safe to share between threads. It holds a process: `close` ends it.
+    """A checkpoint's tokenizer. Threads may share it. It holds a process; `close` ends that.
 
-    raw: the bytes of tokenizer.json; settings: tokenizer_config.json; where: the file, for errors; limits: of the
-    process.
+    raw: the bytes of tokenizer.json.
+    settings: tokenizer_config.json.
+    where: the file, for errors.
+    limits: of the process.
 
-    `vocab`: number of ids it knows; `special`: ids of control tokens; `bos`: id or None; `add_bos`: whether a
-    plain text begins with it; `bos_text`, `eos_text`: how these read in a chat template; `bytes_per_token`: of a text,
-    at most, None where it may be any number; `token_bytes`: what each id stands for, None where a text is more than
-    its tokens' bytes.
+    Attributes:
+    vocab: number of ids it knows.
+    special: ids of control tokens.
+    bos: id or None.
+    add_bos: whether a plain text begins with it.
+    bos_text, eos_text: how these read in a chat template.
+    bytes_per_token: most bytes of text per token; None: no bound.
+    token_bytes: the bytes of each id; None if a text is more than its tokens' bytes.
     """
 
     def __init__(
@@ -92,10 +100,11 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: str | Path, config: MixtralConfig | None = None) -> Tokenizer:
-        """From tokenizer.json and, if there is one, tokenizer_config.json of a checkpoint folder.
+        """Loads tokenizer.json and, if there is one, tokenizer_config.json of a checkpoint folder.
 
-        Raises CheckpointError if a file is missing, damaged, too large, holds more tokens than the model, or takes too
-        much time or memory.
+        Raises CheckpointError if a file is missing, damaged, too large, holds more tokens than the model, or takes
+        too much time or
+        memory.
         """
         path = Path(folder) / TOKENIZER_NAME
         raw = read_bounded(path, _MAX_TOKENIZER_BYTES)
@@ -105,7 +114,7 @@ class Tokenizer:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that live."""
+        """Returns the ids of the live processes."""
         return self._confined.pids
 
     def close(self) -> None:
@@ -113,7 +122,7 @@ class Tokenizer:
         self._confined.close()
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
-        """`ids` as a list."""
+        """Does as `ids`, and returns a list."""
         ids: list[int] = self.ids(text, add_special).tolist()
         return ids
 
@@ -126,20 +135,25 @@ class Tokenizer:
         field: str = "text",
         deadline: Deadline = Deadline(),  # noqa: B008 - frozen
     ) -> U32:
-        """Token ids of `text`, at most `most`. Control tokens spelled out in it become their ids, as in transformers,
-        unless the checkpoint sets split_special_tokens.
+        """Returns the token ids of `text`, at most `most`. Control tokens spelled out in it become their ids, as in
+        transformers, unless
+        the checkpoint sets split_special_tokens.
 
-        With `add_special`, the text begins with exactly one BOS if the checkpoint wants one at all: none is
-        added before one that is there. Nothing is ever put at the end. Rendered chat templates write their
-        own BOS: pass False. Raises InvalidInput naming `field` for text that is no valid Unicode, is too long or takes
-        too much time or memory, DeadlineExpired, and Busy when others' texts take all the time.
+        add_special: begin with exactly one BOS, if the checkpoint wants one; none is added before one that is
+            there. Nothing is put at
+            the end. Rendered chat templates write their own BOS: pass False.
+        field: names the text in errors.
+
+        Raises InvalidInput for text that is not valid Unicode, is too long or takes too much time or memory;
+        DeadlineExpired; Busy if
+        other callers' texts take all the time.
         """
         return self._encode(text, add_special, most, field, deadline, None).ids
 
     def spelled(
         self, text: str, add_special: bool, most_bytes: int, *, field: str, deadline: Deadline
     ) -> Spelled:
-        """As `ids`, with the text of each id; the whole of it in at most `most_bytes` on the wire."""
+        """Does as `ids`, and returns the text of each id too. most_bytes: size of all of it on the wire."""
         return self._encode(text, add_special, None, field, deadline, most_bytes)
 
     def decode(
@@ -151,8 +165,11 @@ class Tokenizer:
         field: str = "ids",
         deadline: Deadline = Deadline(),  # noqa: B008 - frozen
     ) -> str:
-        """Text of the ids, of at most `most_bytes`; bytes that are no UTF-8 read U+FFFD. Raises InvalidInput for a bad
-        id or a longer text.
+        """Returns the text of the ids; bytes that are not UTF-8 read U+FFFD.
+
+        most_bytes: of the text.
+
+        Raises InvalidInput for a bad id or a longer text.
         """
         if len(ids) > _SHORT_IDS:
             return self._decode_many(_checked_array(ids), skip_special, most_bytes, field, deadline)
@@ -242,15 +259,17 @@ def _no_id(got: int) -> InvalidInput:
 
 
 def _librarys(error: BaseException, where: str, expected: str, got: str) -> BaseException:
-    """The library raises plain Exception, and PanicException, which is none, where its Rust code panics; whatever
-    else came is returned as it is."""
+    """Returns a library's error as a typed one; any other error unchanged.
+
+    The library raises plain Exception, and PanicException, which is not one, if its Rust code panics.
+    """
     if isinstance(error, Exception) or type(error).__name__ == "PanicException":
         return CheckpointError.of(where, "", expected, f"{got}: {error}")
     return error
 
 
 def _flag(settings: dict[str, Any], field: str) -> bool | None:
-    """A switch in tokenizer_config.json; None where it says nothing."""
+    """Returns a switch of tokenizer_config.json; None if it is not there."""
     value = settings.get(field)
     if value is not None and not isinstance(value, bool):
         raise wrong(field, "true or false", value, TOKENIZER_CONFIG_NAME)
@@ -258,7 +277,7 @@ def _flag(settings: dict[str, Any], field: str) -> bool | None:
 
 
 def _token_text(settings: dict[str, Any], field: str) -> str | None:
-    """A special token in tokenizer_config.json: a string, or an object with its text in `content`."""
+    """Returns a special token of tokenizer_config.json: a string, or an object with its text in `content`."""
     value = settings.get(field)
     if isinstance(value, dict):
         value = value.get("content")

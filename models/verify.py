@@ -1,4 +1,4 @@
-"""All of a model read and compared with what it was when it was first loaded, without serving it."""
+"""Read all of a model and compare it with what it was when it was first loaded, without serving it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """found: of every piece as it is now; noted: as it was first loaded; changed: the pieces that differ."""
+    """The result of a verification.
+
+    found: digest of every piece now.
+    noted: digest at its first load.
+    changed: the pieces that differ.
+    """
 
     found: Digests
     noted: Digests
@@ -32,7 +37,7 @@ class Verified:
 
 
 class _Recorder(DigestBook):
-    """Takes everything as it is, and remembers it."""
+    """Accepts everything as it is, and remembers it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -45,15 +50,17 @@ class _Recorder(DigestBook):
 def verify_checkpoint(
     checkpoint: Checkpoint, home: Path, progress: Progress = lambda done, total: None
 ) -> Verified:
-    """Reads all of its tensors and small files. Raises CheckpointError for weights that are not finite, files that
-    cannot be read, and notes that are damaged."""
+    """Reads all tensors and small files. Raises CheckpointError for weights that are not finite, files that cannot be
+    read, and
+    damaged notes.
+    """
     noted = read_digests(checkpoint.folder, home)
     found = read_all(checkpoint, progress)
     return Verified(found, noted, tuple(differences(noted, found)))
 
 
 def read_all(checkpoint: Checkpoint, progress: Progress = lambda done, total: None) -> dict[Piece, str]:
-    """The digest of every piece, whatever was noted before. Raises as verify_checkpoint, but for notes."""
+    """Returns the digest of every piece, whatever was noted before. Raises as verify_checkpoint, but not for notes."""
     book, config = _Recorder(checkpoint.folder), checkpoint.config
     folder, generation, layout, files = (
         checkpoint.folder,
@@ -79,8 +86,10 @@ def read_all(checkpoint: Checkpoint, progress: Progress = lambda done, total: No
 
 
 def verify_pack(pack: Pack, backend: Backend, progress: Progress = lambda done, total: None) -> None:
-    """Compares every blob with its checksum in pack.json; brings those that lie elsewhere. Raises CheckpointError for
-    the first that is wrong, and WeightsUnavailable."""
+    """Compares every blob with its checksum in pack.json; fetches those that lie elsewhere.
+
+    Raises CheckpointError for the first wrong one, and WeightsUnavailable.
+    """
     pack.check_texts()
     blobs = len(pack.manifest.blobs)
     for done, name in enumerate(pack.manifest.blobs, 1):
@@ -89,6 +98,6 @@ def verify_pack(pack: Pack, backend: Backend, progress: Progress = lambda done, 
 
 
 def piece_name(piece: Piece) -> str:
-    """For people."""
+    """Returns the piece's name, for people."""
     file, part = piece
     return file if part == WHOLE else f"{file}: {part}"

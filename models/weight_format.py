@@ -14,9 +14,10 @@ _QUANTISED = ("int8", "int4")
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """`dtype`: one of STORED_DTYPES; `group`: elements of K that share a scale (32, 64 or 128), 0 without scales.
+    """How a matrix is stored. Raises InvalidInput for anything else.
 
-    Raises InvalidInput for anything else.
+    dtype: one of STORED_DTYPES.
+    group: elements of K that share a scale (32, 64 or 128); 0 without scales.
     """
 
     dtype: str
@@ -37,10 +38,10 @@ class WeightFormat:
 
     @property
     def name(self) -> str:
-        """As numerics ids spell it: 'bf16', 'int4g64'."""
+        """Its name in numerics ids: 'bf16', 'int4g64'."""
         return f"{self.dtype}g{self.group}" if self.group else self.dtype
 
     @property
     def takes_bf16_rows(self) -> bool:
-        """Whether compute mode bf16 can use it: its rows are bf16, and plain weights must be, too."""
+        """Whether compute mode bf16 can use it: rows are bf16 then, and plain weights must be too."""
         return self.quantised or self.dtype == "bf16"

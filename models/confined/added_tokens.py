@@ -1,4 +1,4 @@
-"""Tokens that only tokenizer_config.json has (`added_tokens_decoder`): transformers adds them, and so must we."""
+"""Add tokens that are only in tokenizer_config.json (`added_tokens_decoder`), as transformers does."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """The child's side of a confined process: it bounds itself, then answers one message after another.
 
-On both pipes: the lengths of a JSON object and of raw bytes (4 bytes each, big-endian), then the two. Whatever computes
-for too long ends this process by SIGPROF (its own CPU time) or SIGALRM (time on the clock), also when the parent is
-gone. What takes too much memory gets a MemoryError, or ends by SIGABRT where the code is not Python's.
+Each pipe carries the lengths of a JSON object and of raw bytes (4 bytes each, big-endian), then the two. If work
+takes too
+long, SIGPROF (CPU time of this process) or SIGALRM (time on the clock) ends the process, even after the parent is
+gone. If
+it takes too much memory, Python code gets a MemoryError; other code ends by SIGABRT.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _LARGE_BYTES = 1 << 16
 
 
 def serve(begin: Callable[[dict[str, Any], bytes], tuple[Answer, Message]]) -> None:
-    """Runs a child: `begin` makes the answering function of the first message, and the first reply."""
+    """Runs a child. `begin` returns the answering function for the first message, and the first reply."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     first = _read(source)
     if first is None:
@@ -70,7 +72,7 @@ def serve(begin: Callable[[dict[str, Any], bytes], tuple[Answer, Message]]) -> N
 
 
 def _confine(memory: int) -> None:
-    """memory: bytes of address space beyond what this process has now."""
+    """Bounds memory. memory: bytes of address space beyond what this process has now."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -87,20 +89,22 @@ def _limit_memory(memory: int) -> None:
 
 
 def _silence() -> None:
-    """Rust's allocator and panics write lines of their own to stderr, which is the parent's; the parent tells what
-    happened."""
+    """Silences stderr, which is the parent's. Rust's allocator and panics would write lines of their own; the parent
+    reports
+    what happened.
+    """
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     os.close(null)
 
 
 def on_the_clock(cpu_s: float) -> float:
-    """How long work of so much CPU time may last."""
+    """Returns how long work with this much CPU time may last on the clock, seconds."""
     return cpu_s * _PATIENCE + _PATIENCE_S
 
 
 def _clocks(cpu_s: float) -> None:
-    """0: no bound."""
+    """Sets the time bounds; 0: none."""
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
     signal.setitimer(signal.ITIMER_REAL, on_the_clock(cpu_s) if cpu_s else 0.0)
 
@@ -116,13 +120,13 @@ def _give_back() -> None:
 
 
 def _comes(source: BinaryIO, idle_s: float | None) -> bool:
-    """Waits for a message; False when none came within `idle_s` seconds (None: waits for ever)."""
+    """Waits for a message. Returns False if none came within `idle_s` seconds; None: waits for ever."""
     ready, _, _ = select.select([source], [], [], idle_s)
     return bool(ready)
 
 
 def _read(source: BinaryIO) -> Message | None:
-    """None at the end."""
+    """Reads a message; None at the end."""
     head = source.read(LENGTHS.size)
     if len(head) < LENGTHS.size:
         return None

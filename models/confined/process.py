@@ -1,4 +1,4 @@
-"""The parent's side of confined processes: starts them, asks them, ends and replaces them."""
+"""The parent's side of confined processes: start them, ask them, end and replace them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,11 @@ _ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """load_s, answer_s: seconds of CPU; several times as much on the clock. load_bytes, answer_bytes: memory beyond
-    what the process has when it starts, or has loaded."""
+    """Bounds of a confined process.
+
+    load_s, answer_s: seconds of CPU time; several times as much on the clock.
+    load_bytes, answer_bytes: memory beyond what the process has when it starts, or when it has loaded.
+    """
 
     load_s: float
     answer_s: float
@@ -62,11 +65,11 @@ class NoAnswer(ColibriError):
 
 
 class _TimeUp(Exception):
-    """Nothing came by the time at which the parent stops waiting."""
+    """The parent stopped waiting before anything came."""
 
 
 class _Process:
-    """One child at a time. idle_s: it ends when nothing came for so long."""
+    """One child at a time. idle_s: it ends when nothing came for this long."""
 
     def __init__(
         self, what: str, module: str, first: Message, limits: Limits, idle_s: float | None = None
@@ -167,7 +170,7 @@ class _Process:
         return CheckpointError.of(self._what, "", f"one that takes at most {most} MiB of memory", "more")
 
     def _end(self, process: subprocess.Popen[bytes]) -> int:
-        """Its exit code; -SIGKILL when it had to be killed, whether or not it is gone yet."""
+        """Ends the process. Returns its exit code; -SIGKILL if it had to be killed, even if it is not gone yet."""
         if process in self._live:
             self._live.remove(process)
         return _end(process)
@@ -180,7 +183,7 @@ class _Process:
         deadline: Deadline,
         more_s: float = 0.0,
     ) -> Message | None:
-        """The reply; None when the process died. Raises _TimeUp when it outlasts its limits or the deadline."""
+        """Returns the reply; None if the process died. Raises _TimeUp if it exceeds its limits or the deadline."""
         until = time.monotonic() + deadline.bound(on_the_clock(cpu_s) + _GRACE_S + more_s)
         if process.stdin is None or process.stdout is None:
             return None
@@ -221,12 +224,17 @@ class _Process:
 
 
 class Confined:
-    """A stranger's program, ready for messages; thread-safe. Short ones are answered one after another by a process
-    that always lives, long ones by a second process that lives while there are any, so that none waits for
-    somebody's long one.
+    """Somebody else's program, ready for messages. Thread-safe.
 
-    what: how errors call it; module: the child's, which `serve`s; first: brings the program. Raises CheckpointError
-    where the program does not load within the limits.
+    One process always lives and answers short messages, one after another. A second process lives while there are
+    long
+    messages, so that no short one waits for them.
+
+    what: its name in errors.
+    module: the child's module, which calls `serve`.
+    first: the message that brings the program.
+
+    Raises CheckpointError if the program does not load within the limits.
     """
 
     def __init__(self, what: str, module: str, first: Message, limits: Limits) -> None:
@@ -236,13 +244,15 @@ class Confined:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that live."""
+        """Returns the ids of the live processes."""
         return [pid for each in (self._short, self._long) if (pid := each.pid) is not None]
 
     def ask(self, head: dict[str, Any], blob: bytes, deadline: Deadline, size: int) -> Message:
-        """size: bytes that decide whether the message counts as short.
+        """Asks for an answer.
 
-        Raises NoAnswer, DeadlineExpired, and Busy when others take all the time or the machine gives none.
+        size: bytes that decide whether the message counts as short.
+
+        Raises NoAnswer, DeadlineExpired, and Busy if other callers take all the time or the machine has none.
         """
         process = self._short if size <= SHORT_BYTES else self._long
         return process.ask((head, blob), deadline)

@@ -1,8 +1,10 @@
-"""Chat templates: Jinja in a sandbox, with the functions that templates on the Hugging Face hub rely on.
+"""Chat templates: Jinja in a sandbox, with the functions that templates on the Hugging Face hub use.
 
-A template is a program that comes with the checkpoint: it runs in Jinja's immutable sandbox, sees plain data only, and
-its source and output are bounded. What it can still do is compute for long (also while it is compiled) or make one
-huge string: so it runs in a confined process alone.
+A template is a program that comes with the checkpoint. It runs in Jinja's immutable sandbox and sees plain data
+only; its
+source and output are bounded. It can still compute for long (also while it is compiled) or make one huge string, so
+it runs
+only in a confined process.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ MAX_MESSAGES = 1 << 14
 
 
 class ChatTemplate:
-    """One compiled template. Raises CheckpointError if its source is too long or no valid Jinja."""
+    """A compiled template. Raises CheckpointError if its source is too long or not valid Jinja."""
 
     def __init__(
         self,
@@ -54,10 +56,9 @@ class ChatTemplate:
         self._special = {"bos_token": bos_text or "", "eos_token": eos_text or ""}
 
     def render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
-        """The prompt for `messages`, each with `role` and `content`; control tokens are spelled out.
+        """Returns the prompt for `messages`, each with `role` and `content`; control tokens are spelled out.
 
-        Raises InvalidInput for malformed messages and for those that the template refuses, with its own
-        words.
+        Raises InvalidInput for malformed messages, and, in the template's own words, for messages that it refuses.
         """
         plain = _checked(messages)
         parts: list[str] = []
@@ -97,14 +98,12 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """Jinja's own filter escapes HTML."""
+    """Replaces Jinja's own filter, which escapes HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
 
 class _GenerationBlock(Extension):
-    """`{% generation %}...{% endgeneration %}` marks what an assistant wrote, for training; here it is plain
-    text.
-    """
+    """Takes `{% generation %}...{% endgeneration %}`, which marks an assistant's words for training, as plain text."""
 
     tags = {"generation"}  # noqa: RUF012 - declared so by jinja2
 

@@ -1,7 +1,8 @@
-"""What a tokenizer may hold whose decoder runs in the server's own process, a token at a time.
+"""Check a tokenizer whose decoder runs in the server's own process, one token at a time.
 
-Decoding is the engine's work, so a decoder must be bounded by its own form: no regular expression, tokens of bounded
-length, and text that grows by a bounded factor.
+Decoding is the engine's work, so the decoder's form must bound it: no regular expression, tokens of bounded length,
+and text
+that grows by a bounded factor.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def check_tokens(tokens: Iterable[str], where: str) -> None:
 
 
 def check_decoder(decoder: Mapping[str, Any] | None, where: str) -> None:
-    """decoder: as in tokenizer.json. Raises CheckpointError naming what it may not hold."""
+    """Checks a decoder as it is in tokenizer.json. Raises CheckpointError naming what it may not hold."""
     steps = _steps(decoder)
     if len(steps) > _MAX_STEPS:
         raise CheckpointError.of(where, "decoder", f"at most {_MAX_STEPS} steps", len(steps))

@@ -1,7 +1,8 @@
-"""How many bytes of text one token can stand for at most: with that, a text that cannot fit is refused unread.
+"""Find how many bytes of text one token can stand for at most, so that a text that cannot fit is refused unread.
 
-A bound is given only where every step of the tokenizer is known to keep it. `None` says that there is none: then the
-text is encoded, within the confined process's own bounds.
+There is a bound only if every step of the tokenizer is known to keep it. Otherwise the result is None, and the text
+is
+encoded within the confined process's own bounds.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _PRE_TOKENIZERS = frozenset({"ByteLevel", "Digits", "Metaspace", "UnicodeScripts
 
 
 def most_bytes_per_token(raw: Mapping[str, Any]) -> int | None:
-    """raw: a tokenizer.json as the library writes it."""
+    """Returns the bound, or None. raw: a tokenizer.json as the library writes it."""
     shrinks = _shrinkage(raw.get("normalizer"))
     added = raw.get("added_tokens") or []
     # A token that takes the blanks beside it may stand for any number of them.
@@ -79,7 +80,9 @@ def _keeps_text(pre_tokenizer: Mapping[str, Any] | None) -> bool:
 
 
 def _every_byte_is_known(raw: Mapping[str, Any], model: Mapping[str, Any], known: set[str]) -> bool:
-    """Otherwise text may be dropped, or a run of unknown characters become one token."""
+    """Whether every byte becomes a token. Otherwise text may be dropped, or a run of unknown characters become one
+    token.
+    """
     if model.get("byte_fallback") and all(f"<0x{byte:02X}>" in known for byte in range(256)):
         return True
     return _byte_level(raw.get("pre_tokenizer")) and set(byte_letters()) <= known
@@ -94,7 +97,7 @@ def _byte_level(pre_tokenizer: Mapping[str, Any] | None) -> bool:
 
 
 def byte_letters() -> list[str]:
-    """The letters that stand for bytes in byte-level vocabularies, as GPT-2 chose them."""
+    """Returns the letters that stand for bytes in byte-level vocabularies, as GPT-2 chose them."""
     shown = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = (chr(0x100 + at) for at in range(256 - len(shown)))
     return [chr(byte) if byte in shown else next(hidden) for byte in range(256)]

@@ -21,8 +21,10 @@ _MOST_IDS = 1 << 24
 
 
 def library_error(error: BaseException, where: str, expected: str, got: str) -> BaseException:
-    """The library raises plain Exception, and PanicException, which is none, where its Rust code panics; whatever
-    else came is returned as it is."""
+    """Returns a library's error as a typed one; any other error unchanged.
+
+    The library raises plain Exception, and PanicException, which is not one, if its Rust code panics.
+    """
     if isinstance(error, MemoryError | CheckpointError | InvalidInput):
         return error
     if isinstance(error, Exception) or type(error).__name__ == "PanicException":
@@ -31,7 +33,7 @@ def library_error(error: BaseException, where: str, expected: str, got: str) -> 
 
 
 class _Encoder:
-    """head: what `Tokenizer` sends with the file's bytes."""
+    """Encodes texts. head: what `Tokenizer` sends with the file's bytes."""
 
     def __init__(self, head: dict[str, Any], raw: bytes) -> None:
         self._name = name = head["name"]

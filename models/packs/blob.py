@@ -20,9 +20,14 @@ _CHUNK = 1 << 20
 def read_blob(
     path: Path, name: str, offset: int, xxh3: str, into: NDArray[np.uint8], come: Callable[[int], None] | None
 ) -> None:
-    """Fills `into` (all of the blob) from `offset` of the file; come(n) is called when its first n bytes have come, as
-    they are stored: not known yet to be right. Raises CheckpointError for a file that ends before, an
-    error of the disk, or another checksum than `xxh3`; the content of `into` is void then."""
+    """Fills `into`, which is the size of the blob, from `offset` of the file.
+
+    come: called with n when the first n bytes have arrived, as stored; they are not known to be right yet.
+
+    Raises CheckpointError for a file that ends too early, a disk error, or another checksum than `xxh3`; the
+    content of `into`
+    is then void.
+    """
     where = f"{path}: {name}"
     digest = xxhash.xxh3_128()
     with open_regular(path) as file:

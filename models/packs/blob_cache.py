@@ -1,7 +1,8 @@
-"""Weights that were fetched, kept under the SHA-256 of their bytes: what one process has brought, all of the host have.
+"""Keep fetched weights under the SHA-256 of their bytes, so that all processes of a host share what one has fetched.
 
-A file under its digest is whole and was compared with it. Until then it is a `.part`, locked by whoever writes it and
-taken up where the last one left it.
+A file under its digest is complete and was compared with it. Before that it is a `.part`, which its writer locks
+and the
+next one resumes.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ _LOOK_S = 0.05
 
 
 class BlobCache:
-    """root: its folder, made when needed. Thread-safe, and safe between processes. `fetched`: bytes that this object
-    has brought."""
+    """Blobs in a folder. Safe between threads and between processes.
+
+    root: the folder, made when needed.
+    fetched: bytes that this object has fetched.
+    """
 
     def __init__(
         self,
@@ -41,14 +45,17 @@ class BlobCache:
         self._sleep = sleep
 
     def path(self, sha256: str) -> Path:
-        """Where the blob is, once it is here."""
+        """Returns where the blob is once it is complete."""
         return self._root / sha256[:2] / sha256
 
     def obtain(self, sha256: str, nbytes: int, name: str, read: Callable[[int, int], bytes]) -> Path:
-        """The blob's file; what is missing of it is read in pieces. name: what errors call it.
+        """Returns the blob's file. Fetches missing bytes in pieces.
 
-        Raises what `read` raises (what was read stays for the next try), OverBudget for a disk without room,
-        CheckpointError for other bytes than the digest's, WeightsUnavailable when another process does not get on.
+        name: of the blob, in errors.
+
+        Raises what `read` raises (the bytes so far stay for the next try), OverBudget if the disk is full,
+        CheckpointError if the
+        bytes do not have the digest, WeightsUnavailable if another process fetches it but gets no further.
         """
         whole = self.path(sha256)
         _no_link(self._root, whole.parent)
@@ -65,11 +72,11 @@ class BlobCache:
         return whole
 
     def discard(self, sha256: str) -> None:
-        """Forgets a blob whose file has gone bad."""
+        """Removes a blob whose file has gone bad."""
         self.path(sha256).unlink(missing_ok=True)
 
     def _own(self, part: Path, whole: Path, name: str) -> BinaryIO:
-        """The part, locked. Waits for another process that writes it, as long as that gets on."""
+        """Opens and locks the part. Waits for another process that writes it, as long as that one makes progress."""
         size, since = -1, self._clock()
         while True:
             file = _open_part(part)
@@ -113,7 +120,7 @@ class BlobCache:
         os.fsync(file.fileno())
 
     def _resume(self, file: BinaryIO, nbytes: int) -> tuple[hashlib._Hash, int]:
-        """The digest of what is there, and how much that is."""
+        """Returns the digest of the bytes so far, and their number."""
         file.seek(0, os.SEEK_END)
         if file.tell() > nbytes:
             file.truncate(0)
@@ -126,14 +133,14 @@ class BlobCache:
 
 
 def _no_link(*folders: Path) -> None:
-    """Raises CheckpointError where one of them leads elsewhere: what is written would go there."""
+    """Raises CheckpointError if one of the folders is a link: what is written would go elsewhere."""
     for folder in folders:
         if folder.is_symlink():
             raise CheckpointError.of(folder, "", "a folder of the cache", "a symbolic link")
 
 
 def _is_whole(path: Path, nbytes: int) -> bool:
-    """Whether the blob is here, as a file of its own and not as a link to another's."""
+    """Whether the blob is complete, as a file of its own and not as a link to another's."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -142,7 +149,9 @@ def _is_whole(path: Path, nbytes: int) -> bool:
 
 
 def _open_part(path: Path) -> BinaryIO:
-    """For appending, made where needed. Raises CheckpointError for a link, a pipe and the like in its place."""
+    """Opens the part for appending, and creates it if needed. Raises CheckpointError for a link, a pipe and the like
+    in its place.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, 0o644)

@@ -1,5 +1,6 @@
-"""Make a pack of a checkpoint: blob after blob, several at a time, each whole on disk before the next; memory holds one
-expert, or one matrix, per thread.
+"""Make a pack of a checkpoint: several blobs at a time, each complete on disk before the next.
+
+Each thread holds one expert or one matrix in memory.
 """
 
 from __future__ import annotations
@@ -54,8 +55,13 @@ _TEXTS = (CONFIG_NAME, GENERATION_NAME, TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, T
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRun:
-    """text_sha256: of the text. run: what it gives, asked for once and kept with the unfinished pack: about, for the
-    manifest, and importances by (layer, expert)."""
+    """A calibration.
+
+    text_sha256: of the text.
+    run: called once; its results are kept with the unfinished pack: a description for the manifest, and importances
+        by (layer,
+        expert).
+    """
 
     text_sha256: str
     run: Callable[[], tuple[Calibration, Mapping[tuple[int, int], Importance]]]
@@ -63,8 +69,14 @@ class CalibrationRun:
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
-    """nbytes: of the weights' files; source_nbytes: of the checkpoint's weights; *_error: relative RMS of what rounding
-    lost; worst_expert: (name, its error); kept: blobs that an earlier, unfinished run had made; seconds: of this run.
+    """What packing did.
+
+    nbytes: of the weight files.
+    source_nbytes: of the checkpoint's weights.
+    *_error: relative RMS of what rounding lost.
+    worst_expert: its name and its error.
+    kept: blobs that an earlier, unfinished run had made.
+    seconds: of this run.
     """
 
     pack_hash: str
@@ -88,11 +100,14 @@ def build_pack(
     threads: int = 1,
     progress: Progress = lambda done, total: None,
 ) -> PackReport:
-    """Makes the folder `out`, whole or not at all. Interrupted, it leaves `out.unfinished`, which the same call goes on
-    with. The same weights, formats and importances give the same bytes on any machine and number of threads.
+    """Makes the folder `out`, completely or not at all. If interrupted, leaves `out.unfinished`, which the same call
+    resumes.
 
-    Raises CheckpointError: a weight that is not finite, not what it was or that fp16 cannot hold, a full disk, a name
-    that is taken.
+    The same weights, formats and importances give the same bytes on any machine and with any number of threads.
+    Raises
+    CheckpointError for a weight that is not finite, has changed or does not fit fp16, for a full disk, and for a
+    name that is
+    taken.
     """
     begun = time.monotonic()
     checkpoint = checked(checkpoint)

@@ -1,7 +1,8 @@
-"""Open a pack that lies elsewhere: its manifest and texts are brought at once, each blob when it is wanted.
+"""Open a pack that lies elsewhere: fetch its manifest and texts at once, and each blob when it is needed.
 
-What is kept, under `weights` of Colibri's home: `packs/HASH`, the pack's folder without its weights, and `blobs`
-(blob_cache). So a host fetches only the experts that it holds, once for all its processes and all its restarts.
+Kept under `weights` of Colibri's home: `packs/HASH`, the pack's folder without its weights, and `blobs`
+(blob_cache). So a
+host fetches only its own experts, once for all its processes and restarts.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ from colibri.models.text_names import MAX_TEXT_BYTES
 
 
 def open_fetched(url: str, home: Path, pin: str = "") -> Pack:
-    """pin: the SHA-256 that its pack.json must have (empty: any). Raises ConfigError and WeightsUnavailable as
-    RemoteFolder does, CheckpointError as Pack.open does."""
+    """Opens the pack at a URL.
+
+    pin: the SHA-256 that its pack.json must have; empty: any.
+
+    Raises ConfigError and WeightsUnavailable as RemoteFolder does, CheckpointError as Pack.open does.
+    """
     remote = RemoteFolder(url)
     cache = home / "weights"
     folder = _bring_description(remote, cache / "packs", pin)
@@ -63,7 +68,7 @@ def _is_whole(path: Path, nbytes: int, sha256: str) -> bool:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """At once: another process may read it, or write it too."""
+    """Writes the file at once: another process may be reading or writing it."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         file.write(content)
     os.replace(file.name, path)

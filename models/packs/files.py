@@ -1,4 +1,4 @@
-"""Where a pack's blobs lie: beside its manifest, or in the cache of what is fetched blob by blob."""
+"""Find a pack's blobs: beside its manifest, or in the cache of fetched blobs."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ _PAUSES_S = (0.5, 2.0)
 
 
 class PackFiles(Protocol):
-    """origin: what another process opens the same pack by."""
+    """A pack's files. origin: the location by which another process opens the same pack."""
 
     origin: str
 
     @property
     def fetched(self) -> int:
-        """Bytes that were brought from elsewhere."""
+        """Bytes fetched from elsewhere."""
 
     def locate(self, name: str, entry: Blob) -> tuple[Path, int]:
-        """File and offset of a blob."""
+        """Returns file and offset of a blob."""
 
     def renew(self, entry: Blob) -> bool:
-        """A blob's bytes were not what they should be: whether `locate` may now bring others."""
+        """Says that a blob's bytes were wrong. Returns whether `locate` may now bring others."""
 
     def ahead(self, entries: Sequence[tuple[str, Blob]]) -> contextlib.AbstractContextManager[None]:
-        """Inside, these will be wanted, in this order."""
+        """Inside this context, the entries will be needed, in this order; they may be fetched ahead."""
 
 
 class OwnFiles:
-    """In the pack's own folder."""
+    """Files in the pack's own folder."""
 
     fetched = 0
 
@@ -59,7 +59,7 @@ class OwnFiles:
 
 
 class FetchedFiles:
-    """In `cache`, where each comes when it is first wanted."""
+    """Files in `cache`; each is fetched when it is first needed."""
 
     def __init__(
         self, remote: RemoteFolder, cache: BlobCache, sleep: Callable[[float], None] = time.sleep
@@ -74,7 +74,9 @@ class FetchedFiles:
         return self._cache.fetched
 
     def locate(self, name: str, entry: Blob) -> tuple[Path, int]:
-        """Raises WeightsUnavailable after three tries, CheckpointError for wrong bytes."""
+        """Returns file and offset of a blob. Raises WeightsUnavailable after three tries, CheckpointError for wrong
+        bytes.
+        """
         return self._cache.obtain(
             entry.sha256,
             entry.bytes,

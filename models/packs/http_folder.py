@@ -1,7 +1,6 @@
-"""Files of a web server, read by ranges: what the server sends beyond a range, unpacked, or from where it likes to lead
-to, is not taken.
+"""Read ranges of files of a web server. Ignore what it sends beyond a range; do not decompress; follow few redirects.
 
-fsspec's own reader takes the whole of an answer, however long, decompresses it, and follows every redirect.
+fsspec's own reader takes the whole answer, however long, decompresses it, and follows every redirect.
 """
 
 from __future__ import annotations
@@ -23,8 +22,12 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class HttpFolder(HTTPFileSystem):  # type: ignore[misc]
-    """For RemoteFolder. Redirects stay on the server, or lead to public addresses (as download networks do), and never
-    from https to http; a range brings as many bytes as were asked for or raises OSError."""
+    """The files of a web server, for RemoteFolder.
+
+    Redirects may stay on the server or lead to public addresses (as download networks do), and never from https to
+    http. A range
+    brings exactly as many bytes as were asked for, or raises OSError.
+    """
 
     cachable = False
 

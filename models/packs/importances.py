@@ -1,4 +1,4 @@
-"""Importances beside an unfinished pack: made once, whole or absent, read again by the process that goes on."""
+"""Keep importances beside an unfinished pack: made once, complete or absent, read again by the process that resumes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _PARTS = ("inputs", "hidden")
 def kept_importances(
     path: Path, run: Callable[[], tuple[Calibration, Mapping[Key, Importance]]]
 ) -> tuple[Calibration, dict[Key, Importance]]:
-    """What the file `path` (NumPy's npz) holds, else what `run` gives, which it holds from then on."""
+    """Returns what the file `path` (NumPy's npz) holds. If there is no file, returns what `run` gives and writes that
+    file.
+    """
     if not path.exists():
         about, importances = run()
         arrays: dict[str, NDArray[np.generic]] = {

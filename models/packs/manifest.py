@@ -1,5 +1,6 @@
-"""`pack.json`: what a pack is made of, every blob by file, offset, length and digests. Its own SHA-256 is the pack's
-hash, so equal hashes mean equal bytes (docs/packs.md).
+"""`pack.json`: what a pack is made of, with file, offset, length and digests of every blob.
+
+Its own SHA-256 is the pack's hash, so equal hashes mean equal bytes (docs/packs.md).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class TextFile:
-    """A small file, copied from the checkpoint as it is. sha256: 64 hexadecimal digits."""
+    """A small file, copied unchanged from the checkpoint. sha256: 64 hexadecimal digits."""
 
     bytes: int
     sha256: str
@@ -36,7 +37,7 @@ class TextFile:
 
 @dataclass(frozen=True, slots=True)
 class WeightFile:
-    """bytes: of the whole file; head_bytes, head_sha256: of what stands before its first blob."""
+    """A weight file. bytes: of the whole file; head_bytes, head_sha256: of what stands before its first blob."""
 
     bytes: int
     head_bytes: int
@@ -45,8 +46,11 @@ class WeightFile:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Bytes [offset, offset + bytes) of `file`. sha256 is its address; xxh3 (128 bits, 32 hexadecimal digits), which is
-    quicker than memory, is compared whenever it is loaded."""
+    """Bytes [offset, offset + bytes) of `file`.
+
+    sha256: its address.
+    xxh3: 128 bits, 32 hexadecimal digits; quicker than memory, so it is compared at each load.
+    """
 
     file: str
     offset: int
@@ -66,8 +70,13 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """model_hash: of the checkpoint it was made from; source_dtype: that checkpoint's, and the gates'; texts, weights:
-    by file name; blobs: by name."""
+    """A pack's manifest.
+
+    model_hash: of the checkpoint it was made from.
+    source_dtype: of that checkpoint and of the gates.
+    texts, weights: by file name.
+    blobs: by name.
+    """
 
     model_hash: str
     source_dtype: str
@@ -79,7 +88,7 @@ class Manifest:
     blobs: Mapping[str, Blob]
 
     def to_bytes(self) -> bytes:
-        """The one spelling of it."""
+        """Returns its only valid spelling."""
         document = {
             "format": FORMAT,
             "version": VERSION,
@@ -90,25 +99,30 @@ class Manifest:
 
 
 def pack_hash(raw: bytes) -> str:
-    """Of a manifest's bytes: the first 128 bits of their SHA-256, in hexadecimal."""
+    """Returns the first 128 bits of the SHA-256 of a manifest's bytes, in hexadecimal."""
     return short_hash(hashlib.sha256(raw).hexdigest())
 
 
 def short_hash(sha256: str) -> str:
-    """The pack hash, of a manifest's SHA-256."""
+    """Returns the pack hash for a manifest's SHA-256."""
     return sha256[:32]
 
 
 def read_manifest(folder: Path, pin: str = "") -> tuple[Manifest, str]:
-    """The manifest of the pack in `folder` and its SHA-256, which must be `pin` unless that is empty. Raises
-    CheckpointError naming field, what was expected and what came; for a pack of another version also the command that
-    makes it anew."""
+    """Returns the manifest of the pack in `folder`, and its SHA-256.
+
+    pin: the SHA-256 that it must have; empty: any.
+
+    Raises CheckpointError naming field, what was expected and what it got; for a pack of another version also the
+    command that
+    makes it anew.
+    """
     path = folder / MANIFEST_NAME
     return decode_manifest(read_bounded(path, MAX_MANIFEST_BYTES), str(path), pin)
 
 
 def decode_manifest(raw: bytes, where: str, pin: str = "") -> tuple[Manifest, str]:
-    """`read_manifest`, of its bytes; `where` names them."""
+    """Does as `read_manifest`, from its bytes; `where` names them."""
     sha256 = hashlib.sha256(raw).hexdigest()
     if pin and sha256 != pin:
         raise CheckpointError.of(where, "sha256", f"{pin}, as MODEL#sha256= says", sha256)
@@ -120,7 +134,7 @@ def decode_manifest(raw: bytes, where: str, pin: str = "") -> tuple[Manifest, st
 
 
 def parse_manifest(raw: Mapping[str, Any], where: str) -> Manifest:
-    """Checks each field by itself; what they say of each other and of files is Pack's to check."""
+    """Checks each field by itself. Pack checks whether they agree with one another and with the files."""
     if raw.get("format") != FORMAT:
         raise CheckpointError.of(where, "format", repr(FORMAT), repr(raw.get("format")))
     for field, own in (("version", VERSION), ("layout_version", LAYOUT_VERSION)):
@@ -144,7 +158,7 @@ def parse_manifest(raw: Mapping[str, Any], where: str) -> Manifest:
 
 
 def _rebuild(raw: Mapping[str, Any]) -> str:
-    """The command that makes such a pack in today's layout, as far as the old manifest still tells."""
+    """Returns the command that makes such a pack in today's layout, as far as the old manifest tells."""
     parts = ["colibri pack MODEL OUT"]
     experts, dense = raw.get("experts"), raw.get("dense")
     for flag, entry, field in (
@@ -210,7 +224,7 @@ def _blob(where: str, entry: object) -> Blob:
 
 
 def _named(where: str, field: str, entry: object) -> list[tuple[str, str, object]]:
-    """(file name, where its entry stands, entry) of each."""
+    """Yields (file name, where its entry stands, entry) for each entry."""
     found = _object(where, field, entry)
     for name in found:
         if (

@@ -1,4 +1,4 @@
-"""A pack: a model's weights in the packed layout, so that loading one is reading it (docs/packs.md)."""
+"""A pack: a model's weights in the packed layout, so that loading one is only reading (docs/packs.md)."""
 
 from __future__ import annotations
 
@@ -38,17 +38,21 @@ from colibri.models.text_names import CONFIG_NAME, MAX_TEXT_BYTES
 
 
 def is_pack(folder: Path) -> bool:
-    """Whether `folder` says that it is one."""
+    """Whether `folder` claims to be a pack."""
     return (folder / MANIFEST_NAME).exists()
 
 
 class Pack:
-    """An open pack, checked against its manifest but for the weights themselves: those are compared with their
-    checksums when they are read.
+    """An open pack, compared with its manifest. Weights are compared with their checksums when they are read.
 
-    `config`, `generation`: as of the checkpoint that it was made from; `manifest`; `sha256`: of its manifest,
-    `pack_hash`: the first 32 digits of that; `name`: for people; `nbytes`: bytes of all weights, `dense_nbytes`: of all
-    but experts, `expert_nbytes`: of one expert. Layers and experts out of range raise InvalidInput.
+    Layers and experts out of range raise InvalidInput.
+
+    config, generation: of the checkpoint that it was made from.
+    sha256: of its manifest; pack_hash is its first 32 digits.
+    name: for people.
+    nbytes: of all weights.
+    dense_nbytes: of all but the experts.
+    expert_nbytes: of one expert.
     """
 
     def __init__(
@@ -78,15 +82,21 @@ class Pack:
 
     @classmethod
     def open(cls, path: str | Path, pin: str = "") -> Pack:
-        """Open the folder `path`, reading JSON and headers only. pin: the SHA-256 that its manifest must have (empty:
-        any). Raises CheckpointError for a missing or damaged file and for anything in manifest, headers and
-        configuration that contradicts the rest."""
+        """Opens the folder `path`; reads only JSON and headers.
+
+        pin: the SHA-256 that its manifest must have; empty: any.
+
+        Raises CheckpointError for a missing or damaged file, and if manifest, headers and configuration contradict
+        one another.
+        """
         folder = Path(path)
         return cls.open_described(folder, OwnFiles(folder), pin)
 
     @classmethod
     def open_described(cls, folder: Path, files: PackFiles, pin: str = "") -> Pack:
-        """`open`, of a folder whose weights are where `files` says; what lies elsewhere is checked when it is read."""
+        """Opens a folder whose weights are where `files` says. Weights that lie elsewhere are checked when they are
+        read.
+        """
         manifest, digest = read_manifest(folder, pin)
         config = _checked_config(folder, manifest)
         where = str(folder / MANIFEST_NAME)
@@ -107,19 +117,23 @@ class Pack:
         )
 
     def model_hash(self) -> str:
-        """Of the checkpoint that it was made from."""
+        """The model hash of the checkpoint that it was made from."""
         return self.manifest.model_hash
 
     @property
     def weights_hash(self) -> str:
-        """What decides its answers, together with the engine's numerics id: plain formats follow from the checkpoint,
-        scales also from how they were chosen."""
+        """Together with the engine's numerics id, this decides the answers.
+
+        Plain formats follow from the checkpoint; scales also depend on how they were chosen.
+        """
         plain = not (self.manifest.experts.quantised or self.manifest.dense.quantised)
         return self.manifest.model_hash if plain else self.pack_hash
 
     def expert(self, layer: int, expert: int, backend: Backend) -> PackedExpert:
-        """Read from the file into memory of the backend's kind. Raises CheckpointError for a wrong checksum and for a
-        scale that is not finite."""
+        """Reads an expert into memory of the backend's kind.
+
+        Raises CheckpointError for a wrong checksum, and for a scale that is not finite.
+        """
         self._check_layer(layer)
         if not 0 <= expert < self.config.experts:
             raise InvalidInput("expert", f"0 to {self.config.experts - 1}", expert)
@@ -134,15 +148,15 @@ class Pack:
         return packed
 
     def expert_digest(self, layer: int, expert: int) -> bytes:
-        """Of an expert's bytes, which `expert` compares with it: 16 bytes, the same on every host."""
+        """Returns the digest that `expert` compares an expert's bytes with: 16 bytes, the same on every host."""
         return bytes.fromhex(self.manifest.blobs[expert_name(layer, expert)].xxh3)
 
     def content_digest(self, experts: Mapping[tuple[int, int], bytes]) -> str:
-        """One for everything: its manifest's."""
+        """Returns the digest of its manifest, which covers everything."""
         return self.sha256
 
     def noted_experts(self) -> dict[tuple[int, int], bytes]:
-        """(layer, expert) -> expert_digest, of all of them."""
+        """Returns (layer, expert) -> expert_digest for all experts."""
         config = self.config
         return {
             (layer, expert): self.expert_digest(layer, expert)
@@ -151,7 +165,7 @@ class Pack:
         }
 
     def matrix(self, name: str, backend: Backend) -> PackedLinear:
-        """A matrix of the dense part, or a gate: names are those of `plan`."""
+        """Reads a matrix of the dense part, or a gate. name: as in `plan`."""
         blob = self._blobs[name]
         content = blob.content
         if not isinstance(content, MatrixBlob):
@@ -163,7 +177,7 @@ class Pack:
         return packed
 
     def vector(self, name: str, backend: Backend) -> F32:
-        """The weight of a norm, fp32 [hidden]."""
+        """Reads the weight of a norm, fp32 [hidden]."""
         blob = self._blobs[name]
         if not isinstance(blob.content, VectorBlob):
             raise InvalidInput(name, "a vector", type(blob.content).__name__)
@@ -172,11 +186,11 @@ class Pack:
         return whole[: blob.used].view(np.float32)
 
     def check_texts(self) -> None:
-        """Its small files are still those of the manifest. Raises CheckpointError."""
+        """Checks that its small files are those of the manifest. Raises CheckpointError."""
         _check_texts(self.folder, self.manifest)
 
     def check_blob(self, name: str, backend: Backend) -> None:
-        """Reads it, and forgets it. Raises CheckpointError as `expert` does."""
+        """Reads a blob and forgets it. Raises CheckpointError as `expert` does."""
         content = self._blobs[name].content
         if isinstance(content, VectorBlob):
             self.vector(name, backend)
@@ -188,23 +202,23 @@ class Pack:
 
     @property
     def fetched(self) -> int:
-        """Bytes brought from elsewhere so far."""
+        """Bytes fetched from elsewhere so far."""
         return self._files.fetched
 
     def ahead(self, experts: Sequence[tuple[int, int]]) -> contextlib.AbstractContextManager[None]:
-        """Inside, these (layer, expert) will be wanted, in this order."""
+        """Inside this context, these (layer, expert) will be needed, in this order; they may be fetched ahead."""
         names = [expert_name(layer, expert) for layer, expert in experts]
         return self._files.ahead([(name, self.manifest.blobs[name]) for name in names])
 
     def gate(self, layer: int, backend: Backend) -> PackedLinear:
-        """The gate's weight [experts, hidden], as the checkpoint had it."""
+        """Reads the gate's weight [experts, hidden], as the checkpoint had it."""
         self._check_layer(layer)
         return self.matrix(part_name(layer, "gate"), backend)
 
     def _fill(
         self, whole: NDArray[np.uint8], blob: PlannedBlob, packed: PackedLinear | PackedExpert | None
     ) -> None:
-        """packed: what is to lie in `whole`, if that may have scales."""
+        """Reads a blob. packed: what `whole` is to hold, if that may have scales."""
         try:
             look = self._read(whole, blob, packed)
         except CheckpointError:
@@ -251,7 +265,7 @@ def _check_texts(folder: Path, manifest: Manifest) -> None:
 
 
 def _check_entries(folder: Path, file: PlannedFile, manifest: Manifest) -> None:
-    """What the manifest says of a file against what must be."""
+    """Compares what the manifest says of a file with the plan."""
     where = str(folder / MANIFEST_NAME)
     entry = manifest.weights.get(file.name)
     if entry is None:
@@ -281,7 +295,7 @@ def _check_entries(folder: Path, file: PlannedFile, manifest: Manifest) -> None:
 
 
 def _check_file(folder: Path, file: PlannedFile) -> None:
-    """A file's own size and header against what must be."""
+    """Compares a file's size and header with the plan."""
     stored = SafetensorsFile(folder / file.name)
     if stored.nbytes != file.nbytes:
         raise CheckpointError.of(stored.path, "bytes", f"{file.nbytes} ({MANIFEST_NAME})", stored.nbytes)

@@ -1,5 +1,6 @@
-"""A pack under way: a folder beside its place, with a journal of the blobs that are whole on disk. Killed at any
-moment, it is taken up where it stood; renamed into its place when the last blob is there.
+"""An unfinished pack: a folder beside its final place, with a journal of the blobs that are complete on disk.
+
+If it is killed at any moment, the next process resumes it. It is renamed when the last blob is there.
 """
 
 from __future__ import annotations
@@ -40,8 +41,11 @@ class WrittenBlob:
 
 
 class PartialPack:
-    """recipe: whatever decides a byte of the pack; an unfinished pack of another recipe is thrown away. Raises
-    CheckpointError when another process is at work on it or `out` is taken. `write` may be called from several threads.
+    """An unfinished pack. Several threads may call `write`.
+
+    recipe: everything that decides a byte of the pack. An unfinished pack of another recipe is thrown away.
+
+    Raises CheckpointError if another process works on it, or `out` is taken.
     """
 
     def __init__(self, out: Path, recipe: Mapping[str, Any], files: tuple[PlannedFile, ...]) -> None:
@@ -72,7 +76,10 @@ class PartialPack:
             raise
 
     def write(self, blob: PlannedBlob, data: NDArray[np.uint8], error: SquaredError) -> None:
-        """data: the blob's `used` bytes. Once this returns, the blob is on disk and no later process makes it again."""
+        """Writes a blob. When this returns, the blob is on disk, and no later process makes it again.
+
+        data: the blob's `used` bytes.
+        """
         zeros = bytes(blob.nbytes - blob.used)
         sha256, xxh3 = hashlib.sha256(data.data), xxhash.xxh3_128(data.data)
         sha256.update(zeros)
@@ -98,7 +105,7 @@ class PartialPack:
             raise _disk(self.folder, failure) from failure
 
     def finish(self, manifest: bytes, report: Mapping[str, Any], texts: Mapping[str, bytes]) -> None:
-        """The folder becomes `out`, whole."""
+        """Renames the folder, which is now complete, to `out`."""
         try:
             self._close_files()
             for name, raw in texts.items():
@@ -114,7 +121,7 @@ class PartialPack:
             raise _disk(self.folder, error) from error
 
     def close(self) -> None:
-        """What is unfinished stays for the next process."""
+        """Leaves what is unfinished for the next process."""
         self._close_files()
         if self._lock >= 0:
             os.close(self._lock)

@@ -1,4 +1,4 @@
-"""Which blobs a pack has, how large each is and where it lies: pure arithmetic over configuration and formats
+"""Plan which blobs a pack has, how large each is and where it lies. Pure arithmetic over configuration and formats
 (docs/packs.md).
 
 A blob is one matrix, one vector or one whole expert in the packed layout, padded with zeros to whole pages.
@@ -33,7 +33,7 @@ class MatrixBlob:
 
 @dataclass(frozen=True, slots=True)
 class VectorBlob:
-    """fp32 [n]."""
+    """A vector, fp32 [n]."""
 
     n: int
 
@@ -49,7 +49,7 @@ class ExpertBlob:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlob:
-    """`used`: bytes of the content; `offset`: of its first byte in `file`."""
+    """A blob in its file. used: bytes of the content; offset: of its first byte in `file`."""
 
     name: str
     file: str
@@ -65,7 +65,9 @@ class PlannedBlob:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """`head`: everything before the first blob, a multiple of PAGE long; `nbytes`: of the whole file."""
+    """A file of the pack. head: everything before the first blob, a multiple of PAGE long; nbytes: of the
+    whole file.
+    """
 
     name: str
     head: bytes
@@ -78,7 +80,7 @@ def expert_name(layer: int, expert: int) -> str:
 
 
 def part_name(layer: int, part: str) -> str:
-    """part: 'attention_norm', 'qkv', 'o_proj', 'ffn_norm' or 'gate'."""
+    """Returns a part's name. part: 'attention_norm', 'qkv', 'o_proj', 'ffn_norm' or 'gate'."""
     return f"layers.{layer}.{part}"
 
 
@@ -87,12 +89,12 @@ def expert_file(layer: int) -> str:
 
 
 def count_blobs(config: MixtralConfig) -> int:
-    """How many blobs `plan_files` names, without going through them: a configuration may claim any number."""
+    """Counts the blobs of `plan_files` without listing them: a configuration may claim any number."""
     return config.layers * (5 + config.experts) + (2 if config.tied else 3)
 
 
 def plan_files(config: MixtralConfig, experts: WeightFormat, dense: WeightFormat) -> Iterator[PlannedFile]:
-    """The dense file, then one file of experts for each layer."""
+    """Yields the dense file, then one file of experts for each layer."""
     yield _planned(DENSE_FILE, dense, list(_dense(config, dense)))
     content = ExpertBlob(config.hidden, config.ffn, experts)
     for layer in range(config.layers):
@@ -129,8 +131,10 @@ def _planned(
 
 
 def _head(kind: WeightFormat, tensors: Sequence[tuple[str, int]]) -> bytes:
-    """A safetensors header whose data begins on a page: the JSON is padded with spaces, as that format allows. It
-    names the format, since whole pages may be as many in another one."""
+    """Returns a safetensors header whose data begins on a page: the JSON is padded with spaces, as the format allows.
+
+    It names the weight format, since another format may fill just as many whole pages.
+    """
     about = {"format": "colibri-pack", "layout_version": str(LAYOUT_VERSION), "weights": kind.name}
     table: dict[str, object] = {"__metadata__": about}
     at = 0

@@ -1,4 +1,4 @@
-"""A folder somewhere else, read through fsspec: whatever scheme of it is installed (file, http, s3, gs, ...)."""
+"""Read a folder elsewhere through fsspec, with any scheme that is installed (file, http, s3, gs, ...)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,24 @@ T = TypeVar("T")
 
 
 def is_url(place: object) -> bool:
-    """Whether it names a folder to be fetched from, not one of this machine's."""
+    """Whether it names a remote folder, not one of this machine."""
     return isinstance(place, str) and _URL.match(place) is not None
 
 
 def without_user(url: str) -> str:
-    """As people may see it: without name and password."""
+    """Returns the URL without user name and password, to show to people."""
     return _USER.sub("", url)
 
 
 class RemoteFolder:
-    """url: as fsspec takes them; `name`: the same without the user's name and password, for people.
+    """A remote folder. Every read is bounded.
 
-    Every read is bounded. Raises ConfigError for a scheme that is not known or not installed, WeightsUnavailable (which
-    a retry may cure) for everything else.
+    url: as fsspec takes it.
+    name: the URL without the user's name and password, for people.
+
+    Raises ConfigError for a scheme that is unknown or not installed, WeightsUnavailable (which a retry may cure)
+    for everything
+    else.
     """
 
     def __init__(self, url: str, read_s: float = READ_S) -> None:
@@ -56,14 +60,14 @@ class RemoteFolder:
             ) from None
 
     def size(self, file: str) -> int:
-        """Bytes of a file."""
+        """Returns the bytes of a file."""
         found = self._bounded(file, lambda path: self._files.size(path))
         if not isinstance(found, int):
             raise WeightsUnavailable(f"{self.name}/{file}: its size is not told", peer=self.name)
         return found
 
     def read(self, file: str, begin: int, end: int) -> bytes:
-        """Bytes [begin, end), all of them."""
+        """Returns all bytes [begin, end)."""
         data = bytes(self._bounded(file, lambda path: self._files.cat_file(path, start=begin, end=end)))
         if len(data) != end - begin:
             raise WeightsUnavailable(
@@ -73,7 +77,7 @@ class RemoteFolder:
         return data
 
     def _bounded(self, file: str, call: Callable[[str], Any]) -> Any:
-        """On a thread of its own: no scheme promises to come back."""
+        """Calls on a thread of its own, since no scheme promises to return."""
         result: list[Any] = []
         failure: list[BaseException] = []
 

@@ -1,5 +1,9 @@
-"""Scales of a pack's int8 and int4 matrices must be finite. A checksum only says that they are what was packed, and by
-whom is not known; numbers of 8 and 4 bits need no such look, and plain formats are checked while packing."""
+"""Check that the scales of a pack's int8 and int4 matrices are finite.
+
+A checksum only says that they are as packed, by whomever. Numbers of 8 and 4 bits need no check, and plain formats
+are
+checked while packing.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ _RUN = PANEL // 2
 
 @dataclass(slots=True)
 class _Part:
-    """A matrix from byte `begin` of the blob on, of which `panels` were looked at."""
+    """A matrix from byte `begin` of the blob on. panels: how many were checked."""
 
     name: str
     matrix: PackedLinear
@@ -29,8 +33,10 @@ class _Part:
 
 
 class ScaleLook:
-    """Looks at the scales of one blob as its bytes come, in their order, while these are in the core's cache: they lie
-    scattered, and fetching them from memory once more took a twentieth of a load."""
+    """Checks the scales of one blob as its bytes arrive, in order, while they are in the core's cache.
+
+    Scales lie scattered: reading them from memory once more took a twentieth of a load.
+    """
 
     def __init__(self, content: PackedLinear | PackedExpert) -> None:
         if isinstance(content, PackedExpert):
@@ -46,7 +52,7 @@ class ScaleLook:
             begin += matrix.data.nbytes
 
     def upto(self, end: int) -> None:
-        """The first `end` bytes have come."""
+        """Says that the first `end` bytes have arrived."""
         for part in self._parts:
             whole = min(max(end - part.begin, 0), part.matrix.data.nbytes) // part.panel_bytes
             if whole > part.panels and self._found is None:
@@ -54,7 +60,7 @@ class ScaleLook:
             part.panels = max(whole, part.panels)
 
     def check(self, where: str) -> None:
-        """Raises CheckpointError naming `where`, matrix, row and group of the first scale that is NaN or Inf."""
+        """Raises CheckpointError, naming `where`, matrix, row and group of the first scale that is NaN or Inf."""
         if self._found is None:
             return
         name, row, group, bits = self._found
@@ -68,7 +74,9 @@ class ScaleLook:
 
 
 def _first(part: _Part, end: int) -> tuple[str, int, int, int] | None:
-    """(name, row, group, bits) of the first scale in panels part.panels to `end` that is not finite."""
+    """Returns (name, row, group, bits) of the first scale that is not finite in panels part.panels to `end`,
+    or None.
+    """
     matrix = part.matrix
     data = matrix.data[part.panels * part.panel_bytes : end * part.panel_bytes]
     rows = (end - part.panels) * PANEL

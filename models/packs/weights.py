@@ -1,4 +1,4 @@
-"""One matrix or expert of a checkpoint into a pack's format, and how far it is from what it was."""
+"""Convert one matrix or expert of a checkpoint into a pack's format, and measure how much that changes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Importance = tuple[F32 | None, F32 | None]
 
 @dataclass(frozen=True, slots=True)
 class SquaredError:
-    """Sums of squares over weights: of what was lost, and of what was there."""
+    """Sums of squares over weights: of what rounding lost, and of the originals."""
 
     lost: float = 0.0
     total: float = 0.0
@@ -41,7 +41,10 @@ class SquaredError:
 def pack_matrix(
     backend: Backend, weight: Array, stored: str, kind: WeightFormat, where: str
 ) -> tuple[PackedLinear, SquaredError]:
-    """weight [n, k] of dtype `stored`, finite. Raises CheckpointError naming `where` for what fp16 cannot hold."""
+    """Packs a matrix. Raises CheckpointError, naming `where`, for values that fp16 cannot hold.
+
+    weight: [n, k], finite, of dtype `stored`.
+    """
     if kind.quantised:
         packed = backend.quantize_linear(np.ascontiguousarray(weight), kind.dtype, kind.group)
     else:
@@ -57,7 +60,7 @@ def pack_expert(
     where: str,
     importance: Importance | None,
 ) -> tuple[PackedExpert, SquaredError]:
-    """As pack_matrix. importance: for int4, None without calibration."""
+    """Packs an expert, as pack_matrix. importance: for int4; None without calibration."""
     parts = (weights.gate, weights.up, weights.down)
     if kind.quantised:
         gate, up, down = (np.ascontiguousarray(part) for part in parts)
@@ -69,7 +72,9 @@ def pack_expert(
 
 
 def _cast(weight: Array, stored: str, kind: WeightFormat, where: str) -> tuple[Array, ComputeMode]:
-    """What packing in that mode brings into the format: bf16 is rounded by the kernels, as compute mode bf16 does."""
+    """Returns the weight and the mode in which packing yields the format. Kernels round to bf16, as in compute mode
+    bf16.
+    """
     if kind.dtype == stored:
         return np.ascontiguousarray(weight), ComputeMode.FP32
     if kind.dtype == BF16.name:
@@ -119,7 +124,7 @@ def _expert_error(
 
 
 def _rows(backend: Backend, packed: PackedLinear) -> Iterator[tuple[int, F32]]:
-    """(first row, rows as they will be used) in blocks of whole panels."""
+    """Yields (first row, rows as they will be used) in blocks of whole panels."""
     step = max(_BLOCK // packed.k // 32, 1) * 32
     for begin in range(0, packed.n, step):
         ids = np.arange(begin, min(begin + step, packed.n), dtype=np.uint32)
