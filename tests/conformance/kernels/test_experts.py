@@ -30,7 +30,8 @@ def matrices(rng: np.random.Generator, hidden: int, ffn: int, dtype: str) -> Mat
 
 
 def ffn_float64(row: Array, expert: Matrices, mode: ComputeMode) -> Array:
-    gate, up, down = (as_float64(m) for m in expert)
+    """Apply an expert to a row, all in float64."""
+    gate, up, down = expert
     middle = silu(gate @ row) * (up @ row)
     return down @ (as_float64(bf16(middle)) if mode is ComputeMode.BF16 else middle)
 
@@ -57,10 +58,11 @@ def check(
     batch, units = unit_batch(chosen, weights, folded=folded, only=only)
     got = backend.expert_units(x, [packed[e] for e in batch.group_expert], batch)
     assert got.dtype == np.float32
+    exact = [(as_float64(gate), as_float64(up), as_float64(down)) for gate, up, down in kept]
     expected, terms = np.zeros((len(units), hidden)), np.zeros((len(units), hidden))
     for unit, members in enumerate(units):
         for row, slot in members:
-            out = ffn_float64(as_float64(x[row]), kept[chosen[row, slot]], mode)
+            out = ffn_float64(as_float64(x[row]), exact[chosen[row, slot]], mode)
             expected[unit] += float(weights[row, slot]) * out
             terms[unit] += np.abs(float(weights[row, slot]) * out)
     assert_close(got, expected, bound(mode), terms)

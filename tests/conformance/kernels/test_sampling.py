@@ -29,7 +29,7 @@ def expected_id(logits: Array, params: SamplingParams, output_index: int) -> int
     if params.temperature == 0:
         return max(range(len(logits)), key=lambda i: (logits[i], -i))
     z = logits / np.float32(params.temperature)
-    order = sorted(range(len(z)), key=lambda i: (-z[i], i))
+    order = np.argsort(-z, kind="stable").tolist()
     if params.top_k:
         order = order[: params.top_k]
     e = exp32(z - z.max()).astype(np.float64).tolist()

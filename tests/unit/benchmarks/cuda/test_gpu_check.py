@@ -19,6 +19,7 @@ from colibri.kernels.cuda.backend import CudaBackend
 from tests.support.cuda.emulated import EmulatedDevice
 
 
+@pytest.mark.slow
 def test_every_check_is_right(tmp_path: Path) -> None:
     results = Results(tmp_path / "lines.json")
     backend = CudaBackend(EmulatedDevice(90), weight_bytes=1 << 28)

@@ -106,6 +106,7 @@ def test_kuberay() -> None:
     assert '"{\\"colibri_worker\\": 1}"' in group["rayStartParams"]["resources"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RAY_FILES)
 def test_hosts_install_the_wheel_that_was_shipped_and_no_name_from_a_registry(
     name: str, tmp_path: Path

@@ -18,6 +18,7 @@ from tests.support.cuda.build import ROOT
 from tests.support.cuda.cubin import read_resources
 
 cupy = pytest.importorskip("cupy", reason="the extra `test` brings CuPy and NVRTC")
+pytestmark = pytest.mark.slow  # NVRTC
 
 CACHE = ROOT / "build" / "cuda_cubins"
 PAIRS = [(module, a) for module in modules() for a in ARCHITECTURES if a >= module.least]
