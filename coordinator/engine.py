@@ -15,19 +15,19 @@ import time
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 
-from colibri.coordinator.admission import ActiveRequest, Admission
 from colibri.coordinator.answer_text import AnswerText
 from colibri.coordinator.decoder import DecoderStack, StepOutput
 from colibri.coordinator.handle import RequestHandle
 from colibri.coordinator.kv_cache import KvCache, KvShape
 from colibri.coordinator.moe_layer import MoeLayer
-from colibri.coordinator.prefill_pace import PrefillPace
 from colibri.coordinator.request import GenerationRequest
-from colibri.coordinator.scheduler import StepBudget
+from colibri.coordinator.scheduling.admission import ActiveRequest, Admission
+from colibri.coordinator.scheduling.prefill_pace import PrefillPace
+from colibri.coordinator.scheduling.scheduler import StepBudget
+from colibri.coordinator.scheduling.step_pauses import StepPauses
 from colibri.coordinator.sequence import End, Sequence
 from colibri.coordinator.stats import EngineStats
 from colibri.coordinator.step_batch import Step, compose_step
-from colibri.coordinator.step_pauses import StepPauses
 from colibri.deadline import Clock
 from colibri.errors import (
     BadRow,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from colibri.coordinator.field_checks import (
+from colibri.coordinator.validation.fields import (
     MAX_TEXT_BYTES,
     check_bytes,
     check_in_vocab,

@@ -16,7 +16,7 @@ _TAIL = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GenerationRequest:
-    """Made by colibri.coordinator.validate.
+    """Made by colibri.coordinator.validation.requests.
 
     prompt_ids, resumed_ids: uint32; resumed_ids were generated before and belong to the answer, whose last
     receipt is `receipt`. max_tokens counts the whole answer, resumed ids included. sampling.seed is set, drawn

@@ -13,14 +13,14 @@ from threading import BoundedSemaphore
 import grpc
 
 import colibri
-from colibri.coordinator import call_size
 from colibri.coordinator.engine import Engine
-from colibri.coordinator.field_checks import check_bytes, checked_ids
 from colibri.coordinator.memory_return import MemoryReturn
 from colibri.coordinator.prompts import PromptEncoder
 from colibri.coordinator.reader_watch import ReaderWatch
 from colibri.coordinator.replies import to_reply
-from colibri.coordinator.validate import Draws, RequestLimits, check_request_id, to_request
+from colibri.coordinator.validation import call_size
+from colibri.coordinator.validation.fields import check_bytes, checked_ids
+from colibri.coordinator.validation.requests import Draws, RequestLimits, check_request_id, to_request
 from colibri.deadline import Clock, Deadline
 from colibri.errors import Busy, InvalidInput
 from colibri.grpc_options import CONTROL_MESSAGE_BYTES

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colibri.coordinator.kv_cache import KvCache
-from colibri.coordinator.scheduler import StepBudget, share_rows
+from colibri.coordinator.scheduling.scheduler import StepBudget, share_rows
 from colibri.coordinator.sequence import Sequence
 from colibri.deadline import Deadline
 from colibri.kernels.api import U32

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Pauses(Protocol):
-    """What large calls ask of an engine beside them; colibri.coordinator.step_pauses.StepPauses is one."""
+    """What large calls ask of an engine beside them; colibri.coordinator.scheduling.step_pauses.StepPauses is one."""
 
     @property
     def busy(self) -> bool: ...

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from colibri.coordinator.engine import Engine, EngineOptions
 from colibri.coordinator.request import GenerationRequest
-from colibri.coordinator.validate import Draws, to_request
+from colibri.coordinator.validation.requests import Draws, to_request
 from colibri.deadline import Deadline
 from colibri.deployment.assemble import assemble
 from colibri.deployment.options import DeploymentOptions

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from colibri.coordinator.validate import Draws, RequestLimits, to_request
+from colibri.coordinator.validation.requests import Draws, RequestLimits, to_request
 from colibri.deadline import Deadline
 from colibri.errors import InvalidInput
 from colibri.models.chat_renderer import ChatRenderer, load_chat_renderer

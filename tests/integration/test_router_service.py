@@ -19,7 +19,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from colibri.coordinator.step_pauses import StepPauses
+from colibri.coordinator.scheduling.step_pauses import StepPauses
 from colibri.deadline import Deadline
 from colibri.errors import Busy, ColibriError, WorkerLost
 from colibri.grpc_options import channel_options, server_options

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from colibri.coordinator.request import GenerationRequest
-from colibri.coordinator.validate import Draws, to_request
+from colibri.coordinator.validation.requests import Draws, to_request
 from colibri.deadline import Deadline
 from colibri.deployment.running import Deployment
 from colibri.errors import ColibriError, ConfigError, DeadlineExpired

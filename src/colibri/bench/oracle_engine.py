@@ -18,7 +18,7 @@ from pathlib import Path
 from colibri.bench.load.oracle import ExpectedAnswer, encode_answer
 from colibri.coordinator.engine import EngineOptions
 from colibri.coordinator.handle import RequestHandle
-from colibri.coordinator.validate import Draws, to_request
+from colibri.coordinator.validation.requests import Draws, to_request
 from colibri.deadline import Deadline
 from colibri.deployment.assemble import assemble
 from colibri.deployment.options import DeploymentOptions

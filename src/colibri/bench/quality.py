@@ -9,7 +9,7 @@ from pathlib import Path
 
 from colibri.coordinator.engine import EngineOptions
 from colibri.coordinator.quality import Score, predictions, repeated_share, score
-from colibri.coordinator.validate import Draws, to_request
+from colibri.coordinator.validation.requests import Draws, to_request
 from colibri.deadline import Deadline
 from colibri.deployment.assemble import assemble
 from colibri.deployment.options import DeploymentOptions

@@ -113,7 +113,7 @@ class LocalSource:
         import secrets
         import uuid
 
-        from colibri.coordinator.validate import Draws, to_request
+        from colibri.coordinator.validation.requests import Draws, to_request
         from colibri.deadline import Deadline
 
         deployment = self._deployment

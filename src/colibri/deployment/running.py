@@ -12,7 +12,7 @@ from colibri.cluster.placing.manager import PlacementManager
 from colibri.cluster.workers.launcher import Launcher
 from colibri.coordinator.decoder_weights import DecoderWeights
 from colibri.coordinator.engine import Engine
-from colibri.coordinator.validate import RequestLimits
+from colibri.coordinator.validation.requests import RequestLimits
 from colibri.deployment.reports import Log
 from colibri.kernels.api import Backend, GatePrecision
 from colibri.models.model import Model, content_digest, noted_experts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from colibri.coordinator.field_checks import checked_ids, in_range
+from colibri.coordinator.validation.fields import checked_ids, in_range
 from colibri.errors import InvalidInput
 from colibri.kernels.api import U32
 from colibri.models.generation_config import GenerationDefaults

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from colibri.coordinator.field_checks import in_range
 from colibri.coordinator.penalties import Penalties
+from colibri.coordinator.validation.fields import in_range
 from colibri.errors import InvalidInput
 from colibri.kernels.api import SamplingParams
 from colibri.models.dtypes import fp32

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from colibri.coordinator.step_pauses import StepPauses
+from colibri.coordinator.scheduling.step_pauses import StepPauses
 from colibri.deadline import Deadline
 from tests.support.tiny_engine import WAIT_S, wait_for
 

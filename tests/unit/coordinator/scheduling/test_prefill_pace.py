@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colibri.coordinator.prefill_pace import LEAST_ROWS, PrefillPace
+from colibri.coordinator.scheduling.prefill_pace import LEAST_ROWS, PrefillPace
 
 
 def paced(limit_s: float, decode_s: float, row_s: float, steps: int = 40) -> PrefillPace:

@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from colibri.coordinator import validate_sampling, validate_stopping
 from colibri.coordinator.prompts import PromptEncoder
 from colibri.coordinator.request import GenerationRequest
+from colibri.coordinator.validation import sampling as sampling_fields
+from colibri.coordinator.validation import stopping as stopping_fields
 from colibri.deadline import Deadline
 from colibri.errors import InvalidInput
 from colibri.models.chat_renderer import ChatRenderer
@@ -70,8 +71,8 @@ def to_request(
     if message.logprobs > MAX_LOGPROBS:
         raise InvalidInput("logprobs", f"0 to {MAX_LOGPROBS}", message.logprobs)
     stopping, resume, defaults, vocab = message.stopping, message.resume, limits.defaults, limits.vocab
-    choice = validate_stopping.choice(resume, n, MAX_CHOICES)
-    sampling = validate_sampling.sampling_params(
+    choice = stopping_fields.choice(resume, n, MAX_CHOICES)
+    sampling = sampling_fields.sampling_params(
         message.sampling,
         defaults,
         vocab,
@@ -79,21 +80,21 @@ def to_request(
         choice=choice,
         resuming=bool(resume.generated_ids) or choice > 0,
     )
-    penalties = validate_sampling.penalties(message.sampling, defaults)
-    stop_ids = validate_stopping.stop_ids(stopping, defaults, vocab)
-    stop = validate_stopping.stop_strings(stopping, has_tokenizer=tokenizer is not None)
+    penalties = sampling_fields.penalties(message.sampling, defaults)
+    stop_ids = stopping_fields.stop_ids(stopping, defaults, vocab)
+    stop = stopping_fields.stop_strings(stopping, has_tokenizer=tokenizer is not None)
     prompt = PromptEncoder(vocab, tokenizer, chat).prompt(message, limits.context - 1, deadline)
     if message.echo and message.HasField("logprobs"):
         _check_echo(len(prompt.ids), message.logprobs)
-    max_tokens = validate_stopping.max_tokens(stopping, defaults, limits.context, len(prompt.ids))
-    min_tokens = validate_stopping.min_tokens(stopping, max_tokens)
+    max_tokens = stopping_fields.max_tokens(stopping, defaults, limits.context, len(prompt.ids))
+    min_tokens = stopping_fields.min_tokens(stopping, max_tokens)
     return GenerationRequest(
         request_id=message.request_id or draws.request_id(),
         prompt_ids=prompt.ids,
         sampling=sampling,
         max_tokens=max_tokens,
         stop_ids=stop_ids,
-        resumed_ids=validate_stopping.resumed_ids(resume, vocab, max_tokens, min_tokens, stop_ids),
+        resumed_ids=stopping_fields.resumed_ids(resume, vocab, max_tokens, min_tokens, stop_ids),
         receipt=resume.receipt,
         priority=message.priority,
         deadline=deadline,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from colibri.coordinator.field_checks import MAX_TEXT_BYTES
+from colibri.coordinator.validation.fields import MAX_TEXT_BYTES
 from colibri.v1 import generation_pb2 as pb
 
 #: Work up to this is done at once, beside others; more takes its turn (colibri.rpc.turns).

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colibri.coordinator.scheduler import StepBudget, share_rows
+from colibri.coordinator.scheduling.scheduler import StepBudget, share_rows
 from colibri.errors import ConfigError
 
 budgets = st.builds(StepBudget, max_rows=st.integers(1, 300), prefill_rows=st.integers(1, 300))

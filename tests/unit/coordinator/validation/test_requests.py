@@ -12,7 +12,7 @@ import pytest
 from colibri.coordinator.penalties import Penalties
 from colibri.coordinator.replies import to_reply
 from colibri.coordinator.request import GenerationRequest
-from colibri.coordinator.validate import Draws, RequestLimits, to_request
+from colibri.coordinator.validation.requests import Draws, RequestLimits, to_request
 from colibri.deadline import Deadline
 from colibri.errors import Code, InvalidInput
 from colibri.generation import Prompt, TokenLogprobs
