@@ -36,8 +36,6 @@ from colibri.security.caller import caller_of
 from colibri.v1 import generation_pb2 as pb
 from colibri.v1 import generation_pb2_grpc
 
-#: Ids of one Detokenize, where the context holds no more.
-MAX_IDS = 1 << 17
 #: Tokens put into a reply at once, so that other threads get in between.
 _SLICE = 4096
 #: Calls that the server takes beyond the streams of answers: Abort is heard even when all of them are taken.
@@ -99,6 +97,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         return Service(
             pb.DESCRIPTOR.services_by_name["Generation"].full_name,
             lambda server: generation_pb2_grpc.add_GenerationServicer_to_server(self, server),
+            sizes=call_size.sizes(self._engine.context),
         )
 
     def close(self) -> None:
@@ -191,7 +190,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
     def Detokenize(self, request: pb.DetokenizeRequest, context: grpc.ServicerContext) -> pb.DetokenizeReply:
         tokenizer = self._need_tokenizer()
         deadline = deadline_of(context, self._clock)
-        most = max(MAX_IDS, self._engine.context)
+        most = call_size.most_ids(self._engine.context)
         if len(request.ids) > most:
             raise InvalidInput("ids", f"at most {most} ids", f"{len(request.ids)} ids")
         with self._turn(call_size.of_detokenize(request), context, deadline):

@@ -25,8 +25,10 @@ from colibri.expert_service.ring_inbox import RingInbox, write_reply
 from colibri.expert_service.state_news import StateNews
 from colibri.expert_service.store import Key, WeightStore
 from colibri.expert_service.stream import ExchangeStream, Worker
+from colibri.grpc_options import CONTROL_MESSAGE_BYTES
 from colibri.kernels.api import Backend
 from colibri.numerics_homes import OPTION
+from colibri.rpc.reading import Size
 from colibri.rpc.server import Service
 from colibri.security.roles import Scope
 from colibri.transport._shared_ring import SharedRing
@@ -98,7 +100,8 @@ class ExpertServicer:
 
     def service(self) -> Service:
         """For colibri.rpc.server.build_server."""
-        return Service(SERVICE_NAME, self._register, Scope.PLANE, frozenset({"Exchange"}))
+        lists_of_experts = dict.fromkeys(("Load", "Retire"), Size(CONTROL_MESSAGE_BYTES))
+        return Service(SERVICE_NAME, self._register, Scope.PLANE, frozenset({"Exchange"}), lists_of_experts)
 
     def drain(self, grace_s: float) -> bool:
         """Refuses new requests and waits for those in flight. Returns whether all were answered within `grace_s`

@@ -12,11 +12,13 @@ import grpc
 import numpy as np
 
 from colibri.errors import BadRow, ColibriError, InvalidInput
+from colibri.grpc_options import CONTROL_MESSAGE_BYTES
 from colibri.kernels.api import F32, Array, ComputeMode, GateResult
 from colibri.kernels.arithmetic.floats import to_bf16
 from colibri.router_service.pieces import SMALL_ROWS, Pauses, Pieces
 from colibri.router_service.router import MoeResult, MoeRouter
 from colibri.rpc.deadline import deadline_of
+from colibri.rpc.reading import Size
 from colibri.rpc.server import Service
 from colibri.rpc.turns import Waiter
 from colibri.v1 import router_pb2, router_pb2_grpc
@@ -60,7 +62,12 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
 
     def as_service(self) -> Service:
         """For colibri.rpc.server.build_server."""
-        return Service(SERVICE, lambda server: router_pb2_grpc.add_RouterServicer_to_server(self, server))
+        size = Size(max(CONTROL_MESSAGE_BYTES, max_message_bytes(self._router.hidden, self._max_rows)))
+        return Service(
+            SERVICE,
+            lambda server: router_pb2_grpc.add_RouterServicer_to_server(self, server),
+            sizes={"Forward": size, "Gate": size},
+        )
 
     def Forward(
         self, request: router_pb2.ForwardRequest, context: grpc.ServicerContext

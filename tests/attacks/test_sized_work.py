@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import resource
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from colibri.cli.text_report import text_report
@@ -20,8 +22,12 @@ from colibri.kernels.reference import ReferenceBackend
 from colibri.models.model import open_model
 from colibri.models.plain_tokenizer import write_plain_tokenizer
 from colibri.models.tokenizer import Tokenizer
+from colibri.rpc.status import from_rpc_error
+from colibri.rpc.turns import Waiter
+from colibri.v1 import generation_pb2 as pb
+from colibri.v1 import generation_pb2_grpc
 from tests.support.served import Served, serve
-from tests.support.tiny_engine import TinyModel, make_tiny
+from tests.support.tiny_engine import WAIT_S, TinyModel, make_tiny, wait_for
 from tests.support.tries import Tries
 
 MIB = 1 << 20
@@ -81,7 +87,9 @@ def test_encoding_and_decoding_hold_nobody(tmp_path: Path, text: str, tries: Tri
         assert len(ids) == len(text) + 1
         assert decoded == text
         assert pulse.longest < max(0.25, HELD * took)
-        assert len(tokenizer.pids) == 2, "short texts have a process of their own"
+        short, long = tokenizer.pids  # short texts have a process of their own
+        priority = [os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, short, long)]
+        assert priority == [priority[0], priority[0], min(priority[0] + 5, 19)]
     tries("large texts", 2)
 
 
@@ -98,6 +106,42 @@ def test_what_cannot_fit_is_refused_unread(served: Served, tries: Tries) -> None
     with pytest.raises(InvalidInput, match=r"text: expected what makes a reply of at most 4194304 bytes"):
         client.tokenize(" " * MIB)
     tries("large texts", 3)
+
+
+def test_who_leaves_gives_up_the_turn(served: Served, tries: Tries) -> None:
+    turns = served.generation._large
+    with grpc.insecure_channel(served.target) as channel, turns.turn(Waiter("another")):
+        stub = generation_pb2_grpc.GenerationStub(channel)
+        calls = [stub.Tokenize.future(pb.TokenizeRequest(text="w1 " * 20_000)) for _ in range(3)]
+        wait_for("all to wait for their turn", lambda: turns.waiting == len(calls))
+        for call in calls:
+            call.cancel()
+        wait_for("none to wait any more", lambda: turns.waiting == 0)
+    assert served.client.tokenize("w1 " * 20_000)
+    tries("large texts", 3)
+
+
+def test_elements_are_counted_before_they_are_made(served: Served, tries: Tries) -> None:
+    with grpc.insecure_channel(served.target) as channel:
+        stub = generation_pb2_grpc.GenerationStub(channel)
+        for request, message in (
+            (
+                pb.GenerateRequest(chat=pb.Chat(messages=[pb.ChatMessage()] * 2_000_000)),
+                "chat.messages: expected 1 to 16384 messages, got more than 16384 messages",
+            ),
+            (
+                pb.GenerateRequest(stopping=pb.Stopping(stop=[""] * 2_000_000)),
+                "stopping.stop: expected at most 16 strings, got more than 16 strings",
+            ),
+            (
+                pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1] * 4_000_000)),
+                "token_ids.ids: expected at most 511 tokens (the context holds 512), got 4000000 tokens",
+            ),
+        ):
+            with pytest.raises(grpc.RpcError) as caught:
+                list(stub.Generate(request, timeout=WAIT_S))
+            assert from_rpc_error(caught.value, "server").message == message
+    tries("messages of many elements", 3)
 
 
 def test_the_bound_is_exact(tmp_path: Path) -> None:

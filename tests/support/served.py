@@ -26,6 +26,7 @@ class Served:
     target: str
     client: Client
     engine: Engine
+    generation: GenerationServicer
 
 
 @contextmanager
@@ -75,7 +76,7 @@ def serve(
         with Client(server.target, timeout_s=WAIT_S, security=shown) as client:
             try:
                 client.wait_ready(WAIT_S)
-                yield Served(server.target, client, engine)
+                yield Served(server.target, client, engine, servicer)
             finally:
                 server.stop(0)
                 servicer.close()

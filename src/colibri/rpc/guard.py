@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -21,6 +21,7 @@ import grpc
 from colibri.errors import Busy, ColibriError, InvalidInput
 from colibri.rpc.door import Door
 from colibri.rpc.places import Place, Places, Wait
+from colibri.rpc.reading import Deserializer, Reading, Size
 from colibri.rpc.refusals import Refusals, Send
 from colibri.rpc.status import abort
 from colibri.security.access import Access
@@ -52,6 +53,7 @@ class Guard(grpc.ServerInterceptor):
     name: of the server, in refusals.
     lanes: /package.Service/Method -> lane, for methods that do not run in `common`.
     quiet: methods whose callers may send nothing for as long as they like.
+    sizes: /package.Service/Method -> what a unary call takes.
     """
 
     def __init__(
@@ -62,7 +64,10 @@ class Guard(grpc.ServerInterceptor):
         quiet: frozenset[str],
         refusals: Refusals,
         door: Door,
+        sizes: Mapping[str, Size],
     ) -> None:
+        self._sizes = sizes
+        self._reading = Reading()
         self._name = name
         self._common = common
         self._lanes = lanes
@@ -87,13 +92,18 @@ class Guard(grpc.ServerInterceptor):
             if refusal is not None:
                 return _made(handler, self._refuse(refusal), None, self._door, blocks=False)
             caller = lane.access.token_of(metadata)
-        call = _Call(self._name, method, handler, lane, caller, method in self._quiet)
-        read = handler.request_deserializer
-        if not handler.request_streaming:
-            read = _lenient(read)
+        call = _Call(
+            self._name, method, handler, lane, caller, method in self._quiet, self._read(method, handler)
+        )
+        read = handler.request_deserializer if handler.request_streaming else None
         if lane.access is None:
             return _made(handler, self._open_to_all(call, lane.pool), read, self._door, blocks=False)
         return _made(handler, call.replies if handler.response_streaming else call.reply, read, lane.pool)
+
+    def _read(self, method: str, handler: Handler) -> Callable[[bytes], Any]:
+        """Returns what reads the message of a unary call."""
+        read, size = handler.request_deserializer, self._sizes.get(method, Size())
+        return lambda data: self._reading.message(data, read, size)
 
     def _refuse(self, refusal: ColibriError) -> Callable[..., None]:
         """Returns a behaviour that refuses the call: it reads nothing of the request and takes no place."""
@@ -126,7 +136,14 @@ class _Call:
     """One call, on its own thread."""
 
     def __init__(
-        self, name: str, method: str, handler: Handler, lane: Lane, caller: str, quiet: bool
+        self,
+        name: str,
+        method: str,
+        handler: Handler,
+        lane: Lane,
+        caller: str,
+        quiet: bool,
+        read: Callable[[bytes], Any],
     ) -> None:
         self._name = name
         self._method = method
@@ -136,6 +153,7 @@ class _Call:
         self._lane = lane
         self._caller = caller
         self._quiet = quiet
+        self._read = read
 
     def enter(self, context: grpc.ServicerContext) -> Place:
         """Takes a place for the call. Raises PermissionDenied and Busy."""
@@ -184,7 +202,7 @@ class _Call:
 
     def _argument(self, requests: Iterator[Any], place: Place) -> Any:
         if not self._takes_stream:
-            return _only(requests, place)
+            return _only(requests, place, self._read)
         if self._quiet:
             place.waits(Wait.NOTHING)
             return requests
@@ -203,11 +221,11 @@ class _Call:
         )
 
 
-def _only(requests: Iterator[Any], place: Place) -> Any:
+def _only(requests: Iterator[bytes], place: Place, read: Callable[[bytes], Any]) -> Any:
     """Returns the message of a unary call."""
-    for request in requests:
+    for data in requests:
         place.waits(Wait.NOTHING)
-        return _well_formed(request)
+        return read(data)
     raise InvalidInput("request", "one message", "none")
 
 
@@ -224,39 +242,6 @@ def _bounded(requests: Iterator[Any], place: Place) -> Iterator[Any]:
         yield request
 
 
-@dataclass(frozen=True, slots=True)
-class _Malformed:
-    """Stands for a request whose bytes are not a message of its type."""
-
-    type_name: str
-    size: int
-
-
-def _lenient(deserializer: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
-    """Wraps a deserialiser so that it never raises. The call begins and is then refused with a typed error; grpc
-    itself would
-    log a traceback and answer INTERNAL.
-    """
-    if deserializer is None:
-        return None
-    kind = getattr(getattr(deserializer, "__self__", None), "DESCRIPTOR", None)
-    name = kind.full_name if kind is not None else "message of this call"
-
-    def read(data: bytes) -> Any:
-        try:
-            return deserializer(data)
-        except Exception:
-            return _Malformed(name, len(data))
-
-    return read
-
-
-def _well_formed(request: Any) -> Any:
-    if isinstance(request, _Malformed):
-        raise InvalidInput("request", f"a {request.type_name}", f"{request.size} bytes that are none")
-    return request
-
-
 def _behaviour(handler: Handler) -> Behaviour:
     found = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     if found is None:
@@ -267,7 +252,7 @@ def _behaviour(handler: Handler) -> Behaviour:
 def _made(
     handler: Handler,
     behaviour: Behaviour,
-    read: Callable[[bytes], Any] | None,
+    read: Deserializer | None,
     pool: ThreadPoolExecutor,
     *,
     blocks: bool = True,

@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
@@ -28,6 +28,7 @@ from colibri.rpc.door import Door
 from colibri.rpc.guard import Guard, Lane
 from colibri.rpc.places import Bounds, Places, Wait
 from colibri.rpc.protobuf import check_implementation
+from colibri.rpc.reading import Size
 from colibri.rpc.refusals import Refusals
 from colibri.security.access import Access, Rules
 from colibri.security.bind import checked_bind, is_local
@@ -52,12 +53,14 @@ class Service:
     register: adds its handlers to a grpc.Server.
     scope: what its callers must be allowed to do.
     quiet: names of methods whose callers may send nothing for as long as they like.
+    sizes: name of a unary method -> what it takes; a method without an entry takes little.
     """
 
     name: str
     register: Callable[[grpc.Server], object]
     scope: Scope = Scope.CLIENT
     quiet: frozenset[str] = frozenset()
+    sizes: Mapping[str, Size] = field(default_factory=dict)
 
 
 class RpcServer:
@@ -178,6 +181,11 @@ def build_server(
                 frozenset(f"/{service.name}/{method}" for service in services for method in service.quiet),
                 refusals,
                 door,
+                {
+                    f"/{service.name}/{method}": size
+                    for service in services
+                    for method, size in service.sizes.items()
+                },
             )
         ],
         options=server_options() if options is None else options,

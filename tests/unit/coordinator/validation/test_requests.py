@@ -12,6 +12,7 @@ import pytest
 from colibri.coordinator.penalties import Penalties
 from colibri.coordinator.replies import to_reply
 from colibri.coordinator.request import GenerationRequest
+from colibri.coordinator.validation.fields import checked_ids
 from colibri.coordinator.validation.requests import Draws, RequestLimits, to_request
 from colibri.deadline import Deadline
 from colibri.errors import Code, InvalidInput
@@ -329,3 +330,15 @@ class TestText:
     def test_too_many_bytes(self, model: TinyModel) -> None:
         with pytest.raises(InvalidInput, match=r"text: expected at most 1048576 bytes, got 1048578 bytes"):
             convert(fields(text="ä" * (2**19 + 1)), model=model)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4095, 4096, 4097, 9000])
+def test_many_ids_are_converted_in_slices(count: int) -> None:
+    ids = [(at * 7919) % 100_000 for at in range(count)]
+    message = pb.TokenIds(ids=ids)
+    assert checked_ids("ids", message.ids, 100_000).tolist() == ids
+    if count:
+        message.ids[-1] = (1 << 32) - 1
+        with pytest.raises(InvalidInput) as caught:
+            checked_ids("ids", message.ids, 100_000)
+        assert caught.value.field == f"ids[{count - 1}]"
