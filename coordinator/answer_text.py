@@ -11,11 +11,14 @@ from colibri.models.tokenizer import Tokenizer
 
 
 class AnswerText:
-    """What has gone out after each token depends on the tokens alone, so that an answer resumes anywhere.
+    """Builds the text of one choice. The text sent after each token depends on the tokens alone, so an answer resumes
+    anywhere.
 
-    context: the prompt's last ids, which decode with the first of the answer. stop: strings that end the answer;
-    `stopped`: the one that did. silent: ids that have no text since they end the answer. Not shared between
-    threads.
+    Not shared between threads.
+
+    context: the prompt's last ids, which are decoded with the first of the answer.
+    stop: strings that end the answer; `stopped` is the one that did.
+    silent: ids without text, since they end the answer.
     """
 
     def __init__(
@@ -32,8 +35,9 @@ class AnswerText:
         self.stopped: str | None = None
 
     def push(self, token: int, *, may_stop: bool = True) -> str:
-        """The text that may go out now that `token` came. `may_stop`: a stop string that it completes ends the
-        answer.
+        """Returns the text that may go out now that `token` came.
+
+        may_stop: a stop string that the token completes ends the answer.
         """
         if token in self._silent:
             return ""
@@ -55,8 +59,8 @@ class AnswerText:
         return text[:out]
 
     def finish(self) -> str:
-        """What is still held when the answer ends otherwise than by a stop string. Bytes of an unfinished character
-        are left out.
+        """Returns the text still held when the answer ends without a stop string. Bytes of an unfinished character are
+        left out.
         """
         held, self._held = self._held, ""
         return held

@@ -1,8 +1,7 @@
-"""How much an error in each input of an expert counts: the mean square of that input over a text, which int4 packs are
-quantised by (docs/numerics.md).
+"""Measure how much an error in each input of an expert counts: the mean square of that input over a text.
 
-The model runs in fp32 mode, and all else here is +, -, *, / in a fixed order, so that the same text gives the same
-importances, and packs the same bytes, on every machine.
+int4 packs are quantised by it (docs/numerics.md). The model runs in fp32 mode, and everything else here is +, -, *,
+/ in a fixed order. So the same text gives the same importances, and packs the same bytes, on every machine.
 """
 
 from __future__ import annotations
@@ -32,8 +31,13 @@ _EXP = tuple(np.float32(c) for c in (1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5, 1.0, 
 
 @dataclass(frozen=True, slots=True)
 class Importances:
-    """by_expert: (layer, expert) -> of its inputs [hidden] and hidden values [ffn]. An expert that no row chose has
-    its layer's inputs and no hidden values. tokens: of the text; never_chosen: experts."""
+    """The result of a calibration.
+
+    by_expert: (layer, expert) -> importances of its inputs [hidden] and hidden values [ffn]. An expert that no row
+        chose has its layer's inputs and no hidden values.
+    tokens: of the text.
+    never_chosen: experts that no row chose.
+    """
 
     by_expert: Mapping[tuple[int, int], Importance]
     tokens: int
@@ -53,7 +57,7 @@ def calibrate(
     passages: list[list[int]],
     progress: Progress = lambda done, total: None,
 ) -> Importances:
-    """Runs the passages. Raises InvalidInput and CheckpointError."""
+    """Runs the passages through the model. Raises InvalidInput and CheckpointError."""
     config = model.config
     sums: dict[tuple[int, int], _Sums] = {}
 
@@ -81,7 +85,7 @@ def calibrate(
 
 
 def _hidden_values(backend: Backend, rows: Array, packed: PackedExpert) -> F32:
-    """silu(gate(x)) * up(x), fp32 [rows, ffn]; silu to a few ulp is enough here."""
+    """Returns silu(gate(x)) * up(x), fp32 [rows, ffn]. A silu within a few ulp is enough here."""
     padded = -(-packed.ffn // _RUN) * _RUN
     size, _ = gate_up_bytes(packed.dtype, packed.hidden, packed.ffn, packed.group)
     both = PackedLinear(packed.dtype, 2 * padded, packed.hidden, packed.data[:size], packed.group)
@@ -90,7 +94,7 @@ def _hidden_values(backend: Backend, rows: Array, packed: PackedExpert) -> F32:
 
 
 def _exp(x: F32) -> F32:
-    """np.exp picks its code by the machine; this does not."""
+    """Computes exp with the same code on every machine, which np.exp does not."""
     x = np.clip(x, np.float32(-87), np.float32(88))
     n = np.rint(x * _LOG2_E)
     r = x - n * _LN2

@@ -23,9 +23,12 @@ from colibri.kernels.api import F32, Array, Backend
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """logits fp32 [n, vocab]; sequences [n]: the step's sequence of each of them; failed: why a sequence
-    has none. scored_rows [m, hidden], scored_sequences [m]: what goes into the head for a prompt's
-    log-probabilities.
+    """What a step computed.
+
+    logits: fp32 [n, vocab].
+    sequences: [n], the step's sequence of each.
+    failed: sequence -> why it has none.
+    scored_rows, scored_sequences: [m, hidden] and [m], the head's input for a prompt's log-probabilities.
     """
 
     logits: F32
@@ -36,7 +39,7 @@ class StepOutput:
 
 
 class DecoderStack:
-    """Weights bound to a backend. Not thread-safe: the engine's thread calls it."""
+    """A model's weights bound to a backend. Only the engine's thread calls it."""
 
     def __init__(
         self, weights: DecoderWeights, backend: Backend, *, clock: Callable[[], float] = time.perf_counter
@@ -50,15 +53,14 @@ class DecoderStack:
         self._no_rows: Array = np.zeros((0, weights.config.hidden), dtype=np.float32)
 
     def head(self, rows: Array) -> F32:
-        """Logits [rows, vocab] of `StepOutput.scored_rows`."""
+        """Returns the logits [rows, vocab] of `StepOutput.scored_rows`."""
         return self.backend.linear(rows, self.weights.head)
 
     def forward(self, batch: StepBatch, cache: KvCache, moe: MoeLayer, times: PhaseTimes) -> StepOutput:
-        """Runs the rows through all layers, writing K and V into `cache`, and adds what each phase took to
-        `times`.
+        """Runs the rows through all layers, writes K and V into `cache`, and adds each phase's time to `times`.
 
-        A row that the MoE layer fails takes its whole sequence out of the step; every other row goes on,
-        and by batch invariance with the same bits. Raises what the backend and the MoE layer raise.
+        If the MoE layer fails a row, its whole sequence leaves the step. Every other row goes on, and by batch
+        invariance with the same bits. Raises what the backend and the MoE layer raise.
         """
         backend, mode, clock, weights = self.backend, self.mode, self._clock, self.weights
         rms_norm, linear, add = backend.rms_norm, backend.linear, backend.add_inplace
@@ -132,7 +134,7 @@ class DecoderStack:
 def _drop_failed(
     batch: StepBatch, x: F32, rows: Mapping[int, ColibriError], failed: dict[int, ColibriError]
 ) -> tuple[StepBatch, F32]:
-    """The step without the sequences of the failed rows, which are noted in `failed`."""
+    """Returns the step without the sequences of the failed rows, and notes these in `failed`."""
     for row in sorted(rows):
         failed.setdefault(int(batch.row_sequence[row]), rows[row])
     keep = ~np.isin(batch.row_sequence, list(failed))

@@ -1,4 +1,4 @@
-"""The dense part of a model in the packed layout: everything but gates and experts."""
+"""The dense part of a model in the packed layout: everything except gates and experts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Norms fp32 [hidden]; qkv: rows of q, k and v one after another, one product for all three; o_proj
-    [hidden, heads * head_dim].
+    """The dense weights of one layer.
+
+    norms: fp32 [hidden].
+    qkv: rows of q, k and v, one after another: one product for all three.
+    o_proj: [hidden, heads * head_dim].
     """
 
     attention_norm: F32
@@ -34,8 +37,10 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class DecoderWeights:
-    """embedding, head [vocab, hidden]: one and the same matrix when the checkpoint ties them; final_norm
-    fp32 [hidden].
+    """The dense weights of a model.
+
+    embedding, head: [vocab, hidden]; the same matrix if the checkpoint ties them.
+    final_norm: fp32 [hidden].
     """
 
     config: MixtralConfig
@@ -56,11 +61,13 @@ class DecoderWeights:
         *,
         max_positions: int | None = None,
     ) -> DecoderWeights:
-        """Reads the dense tensors; those of a checkpoint are packed here. max_positions: rows of the RoPE table
-        (None: the model's context).
+        """Reads the dense tensors; packs those of a checkpoint. In bf16 mode weights of other dtypes are rounded to
+        bf16.
 
-        In bf16 mode weights of other dtypes are rounded to bf16. Raises CheckpointError for unreadable tensors, for
-        weights that are not finite or not what they were, and for a pack's wrong checksums.
+        max_positions: rows of the RoPE table; None: the model's context.
+
+        Raises CheckpointError for tensors that are unreadable, not finite or changed, and for wrong checksums of a
+        pack.
         """
         if isinstance(model, Pack):
             return cls._from_pack(model, backend, mode, progress, max_positions)
@@ -156,6 +163,6 @@ class DecoderWeights:
 
 
 def _dense_bytes(config: MixtralConfig) -> int:
-    """Of all tensors but gates and experts, as a checkpoint stores them."""
+    """Returns the bytes of all tensors except gates and experts, as a checkpoint stores them."""
     layout = ExpertLayout.PER_EXPERT
     return sum(spec.nbytes for spec in model_tensors(config, layout) if "block_sparse_moe" not in spec.name)

@@ -1,9 +1,8 @@
 """The engine: one thread that admits requests, runs steps and delivers tokens.
 
-A step is all running decodes plus a bounded share of prefill (scheduler). Cancels and deadlines act between
-steps. What goes wrong with one request ends that request: a failed row, a bad logit, an expired deadline;
-an error nobody expected ends the requests of its step, and the loop lives on. The engine never waits for a
-reader (handle).
+A step is all running decodes plus a bounded share of prefill (scheduler). Cancels and deadlines act between steps.
+A failed row, a bad logit or an expired deadline ends the request concerned. An unexpected error ends the requests
+of its step, and the loop goes on. The engine never waits for a reader (handle).
 """
 
 from __future__ import annotations
@@ -54,10 +53,15 @@ _SCORED_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """max_batch_rows: rows of a step; prefill_chunk: those of prefill among them; prefill_s: seconds that prefill
-    may add to a step beside running answers, about (0: any); kv_page: positions of a cache page (8, 16, 32,
-    64); kv_tokens: positions the cache holds over all requests; max_running: choices (answers) computed at
-    once; max_queued: requests that may wait beyond them. None of them changes a bit of any answer.
+    """Bounds of the engine. None of them changes a bit of any answer.
+
+    max_batch_rows: rows of a step.
+    prefill_chunk: rows of prefill among them.
+    prefill_s: about how long prefill may prolong a step while answers run, seconds; 0: no limit.
+    kv_page: positions of a cache page (8, 16, 32, 64).
+    kv_tokens: positions that the cache holds over all requests.
+    max_running: choices computed at once.
+    max_queued: requests that may wait besides them.
     """
 
     max_batch_rows: int = 256
@@ -79,9 +83,10 @@ class EngineOptions:
 
 
 class Engine:
-    """Thread-safe: submit, cancel, stats, close. `numerics`: reported with every answer.
+    """Runs requests. Thread-safe: submit, cancel, stats, close.
 
-    `pauses`: where other services that compute on the same processors find room for large work.
+    numerics: reported with every answer.
+    pauses: room between steps for large work of other services on the same processors.
     """
 
     def __init__(
@@ -121,9 +126,7 @@ class Engine:
     # Any thread.
 
     def submit(self, request: GenerationRequest) -> RequestHandle:
-        """Queues a request. Raises InvalidInput, DuplicateRequest, Busy (with retry advice) or
-        ShuttingDown.
-        """
+        """Queues a request. Raises InvalidInput, DuplicateRequest, Busy (with retry advice) or ShuttingDown."""
         self._check_size(request)
         texts = [self._text(request) for _ in range(request.n)]
         handle = RequestHandle(request, texts, self._cancel, self._check_alive, self._clock)
@@ -160,7 +163,7 @@ class Engine:
         return handle
 
     def abort(self, request_id: str, owner: str = "") -> bool:
-        """Ends a request of the owner's at the next step boundary; False when there is none of that id."""
+        """Ends a request at the next step boundary. Returns False if the owner has none with that id."""
         with self._changed:
             active = self._admission.get((owner, request_id))
             if active is not None:
@@ -175,8 +178,9 @@ class Engine:
             return self._stats.snapshot()
 
     def close(self, grace_s: float = 0.0) -> None:
-        """Takes no more requests, ends those that wait, lets those that run go on for `grace_s` seconds,
-        then ends the thread. Raises ColibriError when a step outlasts its bound.
+        """Takes no more requests, ends waiting ones, gives running ones `grace_s` seconds, then ends the thread.
+
+        Raises ColibriError if a step exceeds its bound.
         """
         with self._changed:
             at = self._clock() + grace_s
@@ -200,8 +204,8 @@ class Engine:
             )
 
     def _text(self, request: GenerationRequest) -> AnswerText | None:
-        """The text of a choice, as far as resumed ids have brought it. Raises InvalidInput where they go on behind
-        a stop string.
+        """Returns the text of a choice after its resumed ids. Raises InvalidInput if they go on behind a stop
+        string.
         """
         if self._tokenizer is None:
             return None
@@ -227,7 +231,7 @@ class Engine:
             raise ColibriError("engine: its thread has ended without an answer to this request")
 
     def _retry_after_s(self) -> float:
-        """About when a place in the queue becomes free."""
+        """Estimates when a place in the queue becomes free, in seconds."""
         return min(max(self._service_s / self.options.max_running, 0.05), 60.0)
 
     # The engine's thread.
@@ -248,8 +252,9 @@ class Engine:
                     self._fail(active, _shutting_down())
 
     def _prepare(self) -> bool:
-        """Between steps: waits for work, ends what is cancelled or expired, admits what fits. False: closed
-        and idle.
+        """Works between steps: waits for work, ends what is cancelled or expired, admits what fits.
+
+        Returns False if the engine is closed and idle.
         """
         with self._changed:
             while True:
@@ -327,7 +332,7 @@ class Engine:
             self._finish(sequence, end)
 
     def _score_prompts(self, step: Step, output: StepOutput) -> None:
-        """Log-probabilities of prompts, a bounded number of rows at a time."""
+        """Computes log-probabilities of prompts, a bounded number of rows at a time."""
         for index in dict.fromkeys(output.scored_sequences):
             rows = output.scored_rows[[at == index for at in output.scored_sequences]]
             try:
@@ -347,7 +352,7 @@ class Engine:
             self._fail_request_of(sequence, error)
 
     def _fail_request_of(self, sequence: Sequence, error: ColibriError) -> None:
-        """With all its choices; without effect when it has ended before."""
+        """Ends the request of a choice with all its choices; does nothing if it has ended."""
         active = self._active(sequence)
         if active is not None:
             self._fail(active, error)
@@ -360,7 +365,7 @@ class Engine:
         active.handle.fail(error)
 
     def _finish(self, sequence: Sequence, end: End) -> None:
-        """Takes a choice out and tells its reader; without effect when it has ended before."""
+        """Removes a choice and tells its reader; does nothing if it has ended."""
         with self._changed:
             active = self._active(sequence)
             if active is None:
@@ -373,14 +378,14 @@ class Engine:
         sequence.handle.finish(sequence.finished(end, self.numerics.id), sequence.choice_index)
 
     def _leave(self, active: ActiveRequest, sequence: Sequence) -> bool:
-        """Whether it was the request's last choice."""
+        """Removes a choice. Returns whether it was the request's last."""
         last = self._admission.end(active, sequence)
         if last and active.admitted_at is not None:
             self._service_s += 0.2 * (self._clock() - active.admitted_at - self._service_s)
         return last
 
     def _active(self, sequence: Sequence) -> ActiveRequest | None:
-        """The request of a choice that has not ended."""
+        """Returns the request of a choice that has not ended."""
         active = self._admission.get(sequence.request.key)
         return active if active is not None and sequence in active.sequences else None
 
@@ -390,7 +395,9 @@ def _shutting_down() -> ShuttingDown:
 
 
 def _of_model(error: ColibriError) -> ColibriError:
-    """A row that turned NaN inside the model is no fault of the client's, as BadRow's code would say."""
+    """Returns the error for a row that turned NaN inside the model. It is not the client's fault, as BadRow
+    would say.
+    """
     return (
         ColibriError(f"a row of this request failed: {error.message}") if isinstance(error, BadRow) else error
     )

@@ -1,8 +1,8 @@
 """The two ends of a running request: the engine's thread puts tokens in, one reader takes events out.
 
-Backpressure: the engine never waits for a reader. What a reader has not taken yet is merged into one Tokens
-event per choice, so a mailbox never holds more than the answer itself, which max_tokens bounds before anything
-is allocated; there is no overflow. A reader that stays away too long is the servicer's business (reader_watch).
+The engine never waits for a reader. What a reader has not taken yet is merged into one Tokens event per choice. So
+a mailbox never holds more than the answer itself, which max_tokens bounds before anything is allocated. The
+servicer handles readers that stay away too long (reader_watch).
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ _T = TypeVar("_T")
 
 
 class _Mail:
-    """What the reader has not taken of one choice. `text`: None without a tokenizer; `pieces`: what the engine
-    has read already.
+    """What the reader has not taken of one choice.
+
+    text: None without a tokenizer.
+    pieces: text that the engine has decoded already.
     """
 
     __slots__ = ("ended", "ids", "logprobs", "outcome", "pieces", "receipts", "text")
@@ -44,9 +46,9 @@ class _Mail:
 
 
 class RequestHandle:
-    """What Engine.submit returns. One thread reads; `cancel` may be called from any.
+    """What Engine.submit returns. One thread reads; any thread may `cancel`.
 
-    texts: one per choice, at the state in which the answer begins or goes on.
+    texts: one per choice, in the state in which the answer begins or resumes.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class RequestHandle:
     # Engine's side.
 
     def put_prompt(self, prompt: Prompt) -> None:
-        """Before any token."""
+        """Delivers the prompt, before any token."""
         with self._changed:
             self._prompt = prompt
             self._changed.notify()
@@ -86,7 +88,7 @@ class RequestHandle:
         piece: str | None = None,
         logprobs: TokenLogprobs | None = None,
     ) -> None:
-        """`piece`: the token's text, where it is known already."""
+        """Delivers a token. piece: its text, if known already."""
         mail = self._mail[choice_index]
         with self._changed:
             mail.ids.append(token)
@@ -98,7 +100,7 @@ class RequestHandle:
             self._changed.notify()
 
     def finish(self, outcome: Finished, choice_index: int = 0) -> None:
-        """Ends a choice; the first call counts. Tokens that wait are still read before it."""
+        """Ends a choice; only the first call counts. The reader still gets the tokens that wait."""
         mail = self._mail[choice_index]
         with self._changed:
             if not mail.ended:
@@ -107,7 +109,7 @@ class RequestHandle:
                 self._changed.notify()
 
     def fail(self, error: ColibriError) -> None:
-        """Ends the request; the first call counts. What waits is still read before it."""
+        """Ends the request; only the first call counts. The reader still gets what waits."""
         with self._changed:
             if self._error is None:
                 self._error = error
@@ -117,23 +119,23 @@ class RequestHandle:
 
     @property
     def ended(self) -> bool:
-        """The last event has been taken."""
+        """Whether the last event has been taken."""
         return self._open == 0
 
     def cancel(self) -> None:
-        """Ends the request at the next step boundary with FinishReason.ABORT; without effect once it has
-        ended.
-        """
+        """Ends the request at the next step boundary with FinishReason.ABORT; does nothing if it has ended."""
         self._cancel(self)
 
     def away_s(self) -> float:
-        """Seconds since the reader took its last event and did not come back; 0 while it waits for one."""
+        """Returns the seconds since the reader took its last event and did not come back; 0 while it waits for one."""
         left_at = self._left_at
         return 0.0 if left_at is None else max(0.0, self._clock() - left_at)
 
     def next_event(self, timeout_s: float) -> Event | None:
-        """The next event, or None when nothing came within `timeout_s` seconds. Raises what ended the request
-        instead of an answer. Nothing may be asked after that error or the last choice's Finished event.
+        """Returns the next event; None if none came within `timeout_s` seconds. Raises the error that ended the
+        request.
+
+        Ask no more after that error or the last choice's Finished event.
         """
         with self._changed:
             self._left_at = None
@@ -169,8 +171,9 @@ class RequestHandle:
         return outcome
 
     def events(self) -> Iterator[Event]:
-        """All events up to the last Finished. Raises what ended the request instead. Leaving the iterator cancels
-        the request.
+        """Yields all events up to the last Finished. Raises the error that ended the request.
+
+        Leaving the iterator cancels the request.
         """
         try:
             while not self.ended:
@@ -186,7 +189,7 @@ class RequestHandle:
         return self._error is not None or self._prompt is not None or self._next_choice() is not None
 
     def _next_choice(self) -> int | None:
-        """A choice with something to tell, in turn."""
+        """Returns a choice that has something to deliver; choices take turns."""
         count = len(self._mail)
         for step in range(count):
             choice_index = (self._turn + step) % count
@@ -196,14 +199,16 @@ class RequestHandle:
         return None
 
     def _text_of(self, mail: _Mail, ids: tuple[int, ...], pieces: tuple[str, ...]) -> str:
-        """With stop strings the engine has read the text; else it is read here, beside the engine's thread."""
+        """Returns the text of some ids. With stop strings the engine has decoded it; else this thread does, beside the
+        engine's.
+        """
         if mail.text is None or self.request.stop:
             return "".join(pieces)
         return "".join(map(mail.text.push, ids))
 
 
 def _taken(values: list[_T]) -> tuple[_T, ...]:
-    """The first few, which leave the list."""
+    """Removes the first few values from the list and returns them."""
     found = tuple(values[:MAX_EVENT_TOKENS])
     del values[:MAX_EVENT_TOKENS]
     return found

@@ -1,7 +1,7 @@
 """The paged cache of keys and values: the only state of a request besides its tokens.
 
-A sequence reserves every page it may ever need when it is admitted, so a running answer never runs out of
-memory. Pages are handed out by a free list; their order and size never change a bit of any answer.
+A sequence reserves every page that it may ever need when it is admitted, so a running answer never runs out of
+memory. A free list hands pages out; their order and size change no bit of any answer.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ PAGE_SIZES = (8, 16, 32, 64)
 
 
 class PageAllocator:
-    """A free list of `pages` pages, each with its number of holders. Not thread-safe: the engine's thread owns
-    it.
-    """
+    """A free list of pages, each with its number of holders. Only the engine's thread uses it."""
 
     def __init__(self, pages: int) -> None:
         self._free = list(range(pages - 1, -1, -1))
@@ -32,7 +30,7 @@ class PageAllocator:
         return len(self._free)
 
     def take(self, count: int) -> tuple[int, ...] | None:
-        """`count` pages, or None (and nothing taken) when fewer are free."""
+        """Takes `count` pages. Returns None, and takes nothing, if fewer are free."""
         if count < 0:
             raise ValueError(f"count: expected at least 0, got {count}")
         if count > len(self._free):
@@ -42,14 +40,15 @@ class PageAllocator:
         return pages
 
     def share(self, pages: Sequence[int]) -> None:
-        """One more holder for each. Raises ValueError, having changed nothing, for a page that is not taken."""
+        """Adds a holder to each page. Raises ValueError, and changes nothing, for a page that is not taken."""
         self._check_taken(pages)
         for page in pages:
             self._holders[page] += 1
 
     def give_back(self, pages: Sequence[int]) -> None:
-        """By one holder; the last one frees a page. Raises ValueError, having changed nothing, for a page that is
-        not taken or named twice.
+        """Removes a holder from each page; the last one frees it.
+
+        Raises ValueError, and changes nothing, for a page that is not taken or named twice.
         """
         self._check_taken(pages)
         for page in reversed(pages):
@@ -65,7 +64,7 @@ class PageAllocator:
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """Of one model's cache. `page`: positions of a page; `tokens`: capacity, rounded down to whole pages."""
+    """The shape of one model's cache. page: positions of a page; tokens: capacity, rounded down to whole pages."""
 
     layers: int
     kv_heads: int
@@ -88,8 +87,8 @@ class KvShape:
 
 
 class KvCache:
-    """K and V of all layers, [pages, kv_heads, page, head_dim] each, fp32 or (bf16 mode) bf16. Memory is
-    committed on use.
+    """K and V of all layers, each [pages, kv_heads, page, head_dim], fp32 or (bf16 mode) bf16. Memory is committed on
+    use.
     """
 
     def __init__(self, shape: KvShape, mode: ComputeMode) -> None:
@@ -111,13 +110,14 @@ class KvCache:
         return sum(array.nbytes for array in (*self._k, *self._v))
 
     def pages_for(self, tokens: int, prompt: int, choices: int) -> int:
-        """Pages that `reserve` takes."""
+        """Returns how many pages `reserve` takes."""
         each, shared = self.shape.pages_for(tokens), prompt // self.shape.page
         return each + (choices - 1) * (each - shared)
 
     def reserve(self, tokens: int, prompt: int = 0, choices: int = 1) -> list[NDArray[np.int32]] | None:
-        """Pages for `tokens` positions of each choice, or None when the cache is too full now. The pages that
-        `prompt` tokens fill are the same for all choices.
+        """Takes pages for `tokens` positions of each choice; None if the cache is too full now.
+
+        All choices share the pages that `prompt` tokens fill.
         """
         pages = self.pages.take(self.pages_for(tokens, prompt, choices))
         if pages is None:
@@ -130,7 +130,7 @@ class KvCache:
         return found
 
     def copy_page(self, source: int, target: int) -> None:
-        """K and V of all layers."""
+        """Copies K and V of all layers from one page to another."""
         for array in (*self._k, *self._v):
             array[target] = array[source]
 
@@ -139,9 +139,7 @@ class KvCache:
 
     @staticmethod
     def page_table(sequences: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
-        """int32 [sequences, most pages of any]; what a sequence does not have is -1, which no kernel
-        accepts.
-        """
+        """Returns int32 [sequences, most pages of any], filled with -1, which no kernel accepts."""
         table = np.full((len(sequences), max(map(len, sequences), default=0)), -1, dtype=np.int32)
         for row, pages in zip(table, sequences, strict=True):
             row[: len(pages)] = pages
@@ -150,5 +148,5 @@ class KvCache:
     def views(
         self, table: NDArray[np.int32], row_sequence: NDArray[np.int32], positions: NDArray[np.int32]
     ) -> list[KvView]:
-        """One view per layer over the same page table and rows: built once per step."""
+        """Returns one view per layer over the same page table and rows. Made once per step."""
         return [KvView(k, v, table, row_sequence, positions) for k, v in zip(self._k, self._v, strict=True)]

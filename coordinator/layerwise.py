@@ -1,8 +1,8 @@
-"""A model over whole passages, one layer at a time: all rows go through a layer before the next one's experts are
-loaded, so that memory holds the dense part and one expert, whatever the size of the model.
+"""Run a model over whole passages, one layer at a time.
 
-The same kernels in the same order as an engine of `--workers 0`, hence the same logits, to the bit. For calibration
-and for measures of quality; nothing is sampled.
+All rows go through a layer before the next layer's experts are loaded. So memory holds the dense part and one
+expert, whatever the model's size. The kernels and their order are those of an engine with `--workers 0`, so the
+logits have the same bits. Used for calibration and for measuring quality; nothing is sampled.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ _PAGE = 64
 
 
 class Layerwise:
-    """passages: token ids, each a text from position 0. Raises InvalidInput for ids or lengths that the model does not
-    have."""
+    """A run over passages. Raises InvalidInput for ids or lengths that the model does not have.
+
+    passages: token ids, each a text from position 0.
+    """
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class Layerwise:
         passages: Sequence[Sequence[int]],
         experts: Callable[[int, int], PackedExpert] | None = None,
     ) -> None:
-        """experts: (layer, expert) -> what stands for the model's own."""
+        """experts: (layer, expert) -> what replaces the model's own."""
         self._model = model = for_use(model)
         self._backend = backend
         self._mode = mode
@@ -62,7 +64,7 @@ class Layerwise:
         self._weights = DecoderWeights.load(model, backend, mode, max_positions=longest)
 
     def run(self, observe: Observer | None = None, progress: Progress = lambda done, total: None) -> F32:
-        """The residual stream behind the last layer: fp32 [tokens, hidden], passages one after another."""
+        """Returns the residual stream after the last layer: fp32 [tokens, hidden], passages one after another."""
         backend, mode, config, weights = self._backend, self._mode, self._model.config, self._weights
         x = backend.embed(weights.embedding, self._ids)
         for index, layer in enumerate(weights.layers):
@@ -76,7 +78,7 @@ class Layerwise:
         return x
 
     def logits(self, x: F32) -> Iterator[F32]:
-        """Of each passage: fp32 [tokens, vocab]. x: what `run` gave."""
+        """Yields the logits of each passage, fp32 [tokens, vocab]. x: what `run` returned."""
         at = 0
         for length in self._lengths:
             rows = self._backend.rms_norm(
@@ -107,7 +109,7 @@ class Layerwise:
         return backend.merge([np.concatenate(parts)], np.zeros(len(placed), dtype=np.uint32), placed, offsets)
 
     def _view(self) -> KvView:
-        """Room for K and V of one layer: every passage has pages of its own."""
+        """Returns room for K and V of one layer; every passage has its own pages."""
         config = self._model.config
         dtype = np.uint16 if self._mode is ComputeMode.BF16 else np.float32
         pages = [-(-length // _PAGE) for length in self._lengths]
@@ -127,7 +129,7 @@ class Layerwise:
 
 
 def _units(expert: int, gated: GateResult, rows: Array, slots: Array) -> UnitBatch:
-    """Every slot of a row is a unit of its own, in the order of the rows."""
+    """Makes every slot of a row a unit of its own, in the order of the rows."""
     count = len(rows)
 
     def u32(values: object) -> U32:

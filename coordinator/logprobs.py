@@ -11,8 +11,11 @@ _BLOCK = 256
 
 
 def token_logprobs(logits: F32, log_sum_exp: float, token: int, top: int) -> TokenLogprobs:
-    """logits fp32 [vocab], without NaN; `log_sum_exp` of them (Backend.log_sum_exp); `top`: how many of the
-    likeliest to name.
+    """Returns the log-probabilities of a token and of the likeliest ones.
+
+    logits: fp32 [vocab], without NaN.
+    log_sum_exp: Backend.log_sum_exp of them.
+    top: how many of the likeliest to return.
     """
     return TokenLogprobs(
         _logprob(logits[token], log_sum_exp),
@@ -21,7 +24,9 @@ def token_logprobs(logits: F32, log_sum_exp: float, token: int, top: int) -> Tok
 
 
 def likeliest(logits: F32, count: int) -> list[int]:
-    """Ids of the `count` largest (all, where there are no more), largest first, ties to the lower id."""
+    """Returns the ids of the `count` largest logits, largest first, ties to the lower id; all ids if there are no
+    more.
+    """
     count = min(count, len(logits))
     if count == 0:
         return []
@@ -36,5 +41,5 @@ def likeliest(logits: F32, count: int) -> list[int]:
 
 
 def _logprob(logit: np.float32, log_sum_exp: float) -> float:
-    """Rounded to fp32, as it travels."""
+    """Returns the log-probability rounded to fp32, as it is sent."""
     return float(np.float32(float(logit) - log_sum_exp))

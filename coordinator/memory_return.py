@@ -1,4 +1,4 @@
-"""Gives memory back that large requests took: the C library keeps freed pages, for as long as a process lives."""
+"""Return memory to the system after large requests: the C library keeps freed pages while a process lives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GROWTH_BYTES = 16 << 20
 
 
 class MemoryReturn:
-    """One thread that looks at this process's memory every few seconds."""
+    """A thread that looks at this process's memory every few seconds."""
 
     def __init__(self, look_s: float = _LOOK_S) -> None:
         self._look_s = look_s
@@ -42,5 +42,5 @@ class MemoryReturn:
 
 
 def resident_bytes() -> int:
-    """Of this process."""
+    """Returns the resident bytes of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

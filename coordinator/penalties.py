@@ -1,7 +1,7 @@
-"""What changes the logits that choose a token: penalties and the least length (docs/numerics.md, sampling).
+"""Change the logits that a token is chosen from: penalties and the least length (docs/numerics.md, sampling).
 
-Elementwise fp32 operations only, each rounded as IEEE wants it: the same bits on every machine. Receipts and
-log-probabilities know nothing of it.
+Only elementwise fp32 operations, each rounded as IEEE says: the same bits on every machine. Receipts and
+log-probabilities use the unchanged logits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from colibri.kernels.api import F32, U32
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """repetition: of tokens of prompt and answer, 1 = off; presence, frequency: of the answer's, 0 = off."""
+    """repetition: for tokens of prompt and answer, 1 = off. presence, frequency: for tokens of the answer, 0 = off."""
 
     repetition: float = 1.0
     presence: float = 0.0
@@ -29,8 +29,11 @@ class Penalties:
 
 
 def penalised(logits: F32, penalties: Penalties, in_context: U32, in_answer: U32, counts: F32) -> F32:
-    """A copy of logits [vocab]. in_context: distinct ids of prompt and answer; in_answer: those of the answer,
-    `counts` [len(in_answer)]: how often each came, above 0.
+    """Returns a changed copy of logits [vocab].
+
+    in_context: distinct ids of prompt and answer.
+    in_answer: distinct ids of the answer.
+    counts: [len(in_answer)], how often each came, above 0.
     """
     out = logits.copy()
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -45,7 +48,7 @@ def penalised(logits: F32, penalties: Penalties, in_context: U32, in_answer: U32
 
 
 def without(logits: F32, ids: NDArray[np.intp]) -> F32:
-    """A copy in which `ids` cannot be chosen. NaN and +Inf stay, for the sampler to refuse."""
+    """Returns a copy in which `ids` cannot be chosen. NaN and +Inf stay, for the sampler to refuse."""
     out = logits.copy()
     values = out[ids]
     out[ids] = np.where(values < np.inf, np.float32(-np.inf), values)
@@ -53,8 +56,8 @@ def without(logits: F32, ids: NDArray[np.intp]) -> F32:
 
 
 class LogitShaper:
-    """The tokens of one choice so far, and what they do to its next logits. A resumed answer starts with its
-    earlier ones.
+    """The tokens of one choice so far, and their effect on its next logits. A resumed answer starts with its earlier
+    tokens.
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class LogitShaper:
         self._counts[token] += np.float32(1)
 
     def shaped(self, logits: F32) -> F32:
-        """The logits that choose the next token; `logits` stay as they are."""
+        """Returns the logits that the next token is chosen from; `logits` do not change."""
         if not self._penalties.off:
             logits = penalised(
                 logits, self._penalties, self._in_context, self._in_answer, self._counts[self._in_answer]

@@ -1,4 +1,4 @@
-"""Prompts to token ids: text, ids or a chat, each with exactly the special tokens that its path gives it."""
+"""Turn prompts into token ids: text, ids or a chat, each with exactly the special tokens that it should have."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ MAX_MESSAGES = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """`text`: what encodes to `ids`: as given, as the template made it, or (for echo) the ids spelled out."""
+    """A prompt's ids, and the text that encodes to them: as given, as the template made it, or (for echo) the ids
+    spelled out.
+    """
 
     ids: U32
     text: str
 
 
 class PromptEncoder:
-    """tokenizer, chat: None where the checkpoint has none. Safe to share between threads."""
+    """Encodes prompts. Threads may share it. tokenizer, chat: None if the checkpoint has none."""
 
     def __init__(self, vocab: int, tokenizer: Tokenizer | None, chat: ChatRenderer | None = None) -> None:
         self._vocab = vocab
@@ -38,7 +40,9 @@ class PromptEncoder:
         self.chat = chat
 
     def prompt(self, message: pb.GenerateRequest, most: int, deadline: Deadline) -> EncodedPrompt:
-        """Of 1 to `most` tokens. Raises InvalidInput; DeadlineExpired when the template took too long for it."""
+        """Returns a prompt of 1 to `most` tokens. Raises InvalidInput, and DeadlineExpired if the template took too
+        long.
+        """
         kind = message.WhichOneof("prompt")
         if kind == "token_ids":
             field = "token_ids.ids"
@@ -70,13 +74,13 @@ class PromptEncoder:
         return EncodedPrompt(check_in_vocab("text", ids, self._vocab), text)
 
     def from_chat(self, chat: pb.Chat, deadline: Deadline, most: int | None = None) -> EncodedPrompt:
-        """The template writes its own BOS: none is added."""
+        """Encodes a chat. The template writes its own BOS; none is added."""
         tokenizer, text = self.chat_text(chat, deadline)
         ids = tokenizer.ids(text, add_special=False, most=most, field="chat", deadline=deadline)
         return EncodedPrompt(check_in_vocab("chat", ids, self._vocab), text)
 
     def chat_text(self, chat: pb.Chat, deadline: Deadline) -> tuple[Tokenizer, str]:
-        """What the template makes of a chat, and what encodes it."""
+        """Returns the text that the template makes of a chat, and the tokenizer that encodes it."""
         if self.tokenizer is None or self.chat is None:
             lacks, instead = (
                 ("chat template", "text or ") if self.tokenizer is not None else ("tokenizer", "")

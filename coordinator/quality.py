@@ -1,4 +1,4 @@
-"""How good a model's predictions are, alone and against another form of the same model."""
+"""Measure how good a model's predictions are, alone and against another form of the same model."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _ROWS = 128
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """perplexity: of the next tokens. Against a base, else None: kl, the mean over all positions of
-    KL(base || this) in nats, its standard error, and the share of positions whose likeliest token is the base's."""
+    """perplexity: of the next tokens. The others are None without a base: kl, the mean over all positions of KL(base
+        || this) in
+    nats; its standard error; and the share of positions with the base's likeliest token.
+    """
 
     perplexity: float
     tokens: int
@@ -39,7 +41,9 @@ def predictions(
     *,
     experts: Callable[[int, int], PackedExpert] | None = None,
 ) -> list[F32]:
-    """Logits of each passage, fp32 [tokens, vocab]. experts: (layer, expert) -> what stands for the model's own."""
+    """Returns the logits of each passage, fp32 [tokens, vocab]. experts: (layer, expert) -> what replaces the model's
+    own.
+    """
     run = Layerwise(model, backend, mode, passages, experts)
     return list(run.logits(run.run(progress=progress)))
 
@@ -47,7 +51,9 @@ def predictions(
 def score(
     logits: Sequence[F32], passages: Sequence[Sequence[int]], base: Sequence[F32] | None = None
 ) -> Score:
-    """logits: what `predictions` gave for the passages; base: what another form of the model gave for the same."""
+    """Scores what `predictions` returned for the passages. base: what another form of the model gave for the same
+    passages.
+    """
     lost, tokens = 0.0, 0
     divergences: list[F64] = []
     same = 0
@@ -71,7 +77,7 @@ def score(
 
 
 def repeated_share(ids: Sequence[int], n: int = 4) -> float:
-    """Share of a text's n-grams that stood in it before: what grows when a model falls into loops."""
+    """Returns the share of a text's n-grams that occurred before in it. It grows when a model falls into loops."""
     grams = [tuple(ids[at : at + n]) for at in range(len(ids) - n + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 

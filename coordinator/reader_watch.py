@@ -1,6 +1,4 @@
-"""Cuts off readers that stay away: a client that does not read holds a thread of the server in gRPC's
-send.
-"""
+"""Cut off readers that stay away: a client that does not read holds a thread of the server in gRPC's send."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ _LOOK_S = 1.0
 
 
 class ReaderWatch:
-    """One thread that looks at all open streams once a second. Thread-safe."""
+    """A thread that looks at all open streams once a second. Thread-safe."""
 
     def __init__(self, limit_s: float, look_s: float = _LOOK_S) -> None:
         self._limit_s = limit_s
@@ -27,8 +25,8 @@ class ReaderWatch:
 
     @contextmanager
     def watching(self, handle: RequestHandle, cut: Callable[[], object]) -> Iterator[None]:
-        """`cut` is called, from another thread and maybe more than once, when the handle's reader is away for
-        longer than the limit.
+        """Watches a handle's reader. Calls `cut`, from another thread and perhaps repeatedly, if it is away longer
+        than the limit.
         """
         with self._lock:
             self._open[handle] = cut

@@ -1,4 +1,4 @@
-"""Events of an answer to protobuf messages."""
+"""Turn events of an answer into protobuf messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request as the engine takes it: complete, validated, immutable."""
+"""A request as the engine takes it: complete, checked, immutable."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ _TAIL = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GenerationRequest:
-    """Made by colibri.coordinator.validation.requests.
+    """A request. Made by colibri.coordinator.validate.
 
-    prompt_ids, resumed_ids: uint32; resumed_ids were generated before and belong to the answer, whose last
-    receipt is `receipt`. max_tokens counts the whole answer, resumed ids included. sampling.seed is set, drawn
-    or given; sampling.choice is the index of the first of `n` choices. stop_ids: every id that ends the answer,
-    the checkpoint's end-of-sequence ids included unless they are ignored; stop: strings that do. Neither does
-    before min_tokens. priority: larger ones are admitted first. logprobs: None, or how many of the likeliest
-    come with each token. echo: the prompt is told, with prompt_text. owner: who asked; ids are each owner's own.
+    prompt_ids: uint32.
+    resumed_ids: uint32, generated before; they belong to the answer, and its last receipt is `receipt`.
+    max_tokens: of the whole answer, resumed ids included.
+    sampling: its seed is set, drawn or given; its choice is the number of the first of `n` choices.
+    stop_ids: every id that ends the answer, the checkpoint's own included unless they are ignored; not before
+        min_tokens.
+    stop: strings that end the answer; not before min_tokens.
+    priority: larger ones are admitted first.
+    logprobs: how many of the likeliest come with each token; None: none.
+    echo: send the prompt, with prompt_text.
+    owner: who asked; ids are separate for each owner.
     """
 
     request_id: str
@@ -51,27 +56,29 @@ class GenerationRequest:
 
     @property
     def kv_tokens(self) -> int:
-        """Positions the cache must hold for one choice."""
+        """Positions that the cache must hold for one choice."""
         return len(self.prompt_ids) + self.max_tokens
 
     @property
     def scores_prompt(self) -> bool:
-        """The prompt's log-probabilities are wanted, and there are any."""
+        """Whether the prompt's log-probabilities are wanted and exist."""
         return (
             self.echo and self.logprobs is not None and len(self.prompt_ids) > 1 and not len(self.resumed_ids)
         )
 
     def sampling_of(self, choice_index: int) -> SamplingParams:
-        """Of choice `choice_index` of this request, from 0."""
+        """Returns the sampling of choice `choice_index` of this request, from 0."""
         return replace(self.sampling, choice=self.sampling.choice + choice_index)
 
     def context_tail(self) -> list[int]:
-        """The prompt's last few ids: what the answer's text is decoded with."""
+        """Returns the prompt's last few ids, which the answer's text is decoded with."""
         tail: list[int] = self.prompt_ids[-_TAIL:].tolist()
         return tail
 
     def resumed_end(self, stopped: str | None, numerics_id: str) -> Finished | None:
-        """The end of an answer that was complete when it was resumed. `stopped`: the stop string that ended it."""
+        """Returns the end of an answer that was complete when it was resumed, or None. stopped: the stop string that
+        ended it.
+        """
         resumed = self.resumed_ids
         if not len(resumed):
             return None

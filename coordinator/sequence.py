@@ -1,5 +1,5 @@
-"""One choice of a request inside the engine: its tokens and how far they have been computed. Only the engine's
-thread changes it.
+"""One choice of a request inside the engine: its tokens, and how far they are computed. Only the engine's thread
+changes it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,22 @@ from colibri.kernels.api import F32, Backend
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Why an answer ends with a token. `stop`: the stop string that did it."""
+    """Why an answer ends with a token. stop: the stop string that did it."""
 
     reason: FinishReason
     stop: str | None = None
 
 
 class Sequence:
-    """ids[:known] exist, ids[:computed] have their K and V in the cache; the answer begins behind the prompt.
+    """One choice. ids[:known] exist; ids[:computed] have their K and V in the cache; the answer begins behind the
+    prompt.
 
-    choice_index: which choice of its request. pages: held from admission to the end. followers: the other choices, as
-    long as this one computes the prompt for all; until then they have nothing to compute. text: where the engine
-    has to read it, that is with stop strings. scoring: the prompt's log-probabilities are still to come.
+    choice_index: which choice of its request.
+    pages: held from admission to the end.
+    followers: the other choices, while this one computes the prompt for all; they have nothing to compute until
+        then.
+    text: the text, if the engine has to decode it, that is with stop strings.
+    scoring: the prompt's log-probabilities are still missing.
     """
 
     __slots__ = (
@@ -94,13 +98,13 @@ class Sequence:
 
     @property
     def generated(self) -> int:
-        """Tokens of the answer so far, resumed ones included: the absolute index of the next one."""
+        """Tokens of the answer so far, resumed ones included; also the index of the next one."""
         return self.known - len(self.request.prompt_ids)
 
     def choose(self, backend: Backend, logits: F32) -> End | None:
-        """Chooses and delivers the next token; returns why the answer ends with it, if it does.
+        """Chooses and delivers the next token. Returns why the answer ends with it, or None.
 
-        Raises ColibriError when the logits hold NaN or +Inf, which nothing that a request says can cause.
+        Raises ColibriError if the logits hold NaN or +Inf, which no request can cause.
         """
         request, shaper, text = self.request, self._shaper, self._text
         index = self.known - len(request.prompt_ids)
@@ -126,8 +130,10 @@ class Sequence:
         return End(FinishReason.LENGTH) if index + 1 == request.max_tokens else None
 
     def score_prompt(self, backend: Backend, logits: F32) -> None:
-        """logits [rows, vocab] of the prompt's next rows, its last row left out; tells the prompt when it is
-        complete. Raises ColibriError as `choose` does.
+        """Scores the prompt's next rows, and delivers the prompt when it is complete. Raises ColibriError as `choose`
+        does.
+
+        logits: [rows, vocab]; the prompt's last row is left out.
         """
         prompt, scores = self.request.prompt_ids, self._prompt_scores
         try:
@@ -142,7 +148,7 @@ class Sequence:
             self.handle.put_prompt(Prompt(tuple(prompt.tolist()), self.request.prompt_text, tuple(scores)))
 
     def finished(self, end: End, numerics_id: str) -> Finished:
-        """The last event."""
+        """Returns the last event."""
         by_id = end.reason is FinishReason.STOP and end.stop is None
         return Finished(
             reason=end.reason,

@@ -1,4 +1,4 @@
-"""The gRPC service Generation: a thin face of the engine."""
+"""The gRPC service Generation: a thin layer over the engine."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ UNARY_CALLS = 8
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What ModelInfo tells. `name`: as users know it; `model_hash`: the model's `weights_hash`; content_digest: asked
-    each time."""
+    """What ModelInfo says. name: as users know it; model_hash: the model's `weights_hash`; content_digest: called each
+    time.
+    """
 
     name: str
     model_hash: str
@@ -55,12 +56,13 @@ class ServedModel:
 
 
 class GenerationServicer(generation_pb2_grpc.GenerationServicer):
-    """Each answer holds one thread of the server while it streams; `max_calls` is what build_server must
-    allow.
+    """Serves the engine. Each answer holds one thread of the server while it streams; build_server must allow
+    `max_calls`.
 
-    directory: None without workers. chat: None without a chat template; closed with this. reader_timeout_s: a
-    client that reads nothing for so long is cut off and its request aborted; until then what it does not read
-    is kept and merged, and nothing waits for it.
+    directory: None without workers.
+    chat: None without a chat template; closed with this.
+    reader_timeout_s: a client that reads nothing for this long is cut off and its request aborted, seconds. Until
+        then its answer is kept and merged, and nothing waits for it.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
         )
 
     def close(self) -> None:
-        """After the server has stopped."""
+        """Closes it. Call after the server has stopped."""
         self._watch.close()
         self._memory.close()
         if self._prompts.chat is not None:

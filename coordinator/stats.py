@@ -1,4 +1,4 @@
-"""Counters of the engine: cheap enough to be always on, read by benchmarks and metrics."""
+"""Counters of the engine: cheap enough to be always on. Benchmarks and metrics read them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(slots=True)
 class PhaseTimes:
-    """Seconds spent in each phase, summed over steps. `norm` includes the residual additions, `attention`
-    RoPE and the writing of K and V; `other` is the rest of a step (embedding, building and delivering
-    it).
+    """Seconds spent in each phase, summed over steps.
+
+    norm: includes the residual additions.
+    attention: includes RoPE and writing K and V.
+    other: the rest of a step (embedding, building and delivering it).
     """
 
     norm: float = 0.0
@@ -37,9 +39,7 @@ class PhaseTimes:
 
 @dataclass(slots=True)
 class EngineStats:
-    """Counted by the engine's thread. Rows are tokens run through the decoder stack; `sampled` are tokens
-    delivered.
-    """
+    """Counts of the engine's thread. Rows are tokens run through the decoder stack; `sampled` are tokens delivered."""
 
     steps: int = 0
     prefill_rows: int = 0

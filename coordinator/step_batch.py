@@ -1,4 +1,4 @@
-"""One step's rows as arrays: a pure function of the running sequences."""
+"""Arrange one step's rows as arrays: a pure function of the running sequences."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ _NO_ROWS = np.zeros(0, dtype=np.intp)
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """The rows of one step, those of a sequence together and ascending.
+    """The rows of one step; those of a sequence are together and ascending.
 
-    ids u32 [rows]; positions i32 [rows]; row_sequence i32 [rows]: which of the step's sequences; page_table
-    i32 [sequences, pages]; logit_rows intp [n]: rows whose logits are needed, at most one per sequence,
-    ascending; scored_rows intp [m]: rows of prompts whose logits give log-probabilities and nothing else.
-    deadline: after it nobody waits for the step any more; priority: the largest of its requests.
+    ids: u32 [rows].
+    positions: i32 [rows].
+    row_sequence: i32 [rows], the step's sequence of each row.
+    page_table: i32 [sequences, pages].
+    logit_rows: intp [n], rows whose logits are needed, at most one per sequence, ascending.
+    scored_rows: intp [m], rows of prompts whose logits give log-probabilities only.
+    deadline: after it nobody waits for the step.
+    priority: the largest of its requests.
     """
 
     ids: U32
@@ -41,7 +45,7 @@ class StepBatch:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """rows[i]: how many rows of `batch` are sequences[i]'s."""
+    """A step. rows[i]: how many rows of `batch` belong to sequences[i]."""
 
     sequences: tuple[Sequence, ...]
     rows: tuple[int, ...]
@@ -49,7 +53,7 @@ class Step:
 
 
 def compose_step(running: SequenceOf[Sequence], budget: StepBudget) -> Step:
-    """The next step of the running sequences (at least one, oldest first, each with its pages)."""
+    """Returns the next step of the running sequences (at least one, oldest first, each with its pages)."""
     shares = share_rows([s.pending for s in running], [s.decoding for s in running], budget)
     chosen = [(s, rows) for s, rows in zip(running, shares, strict=True) if rows]
     sequences = tuple(s for s, _ in chosen)
@@ -77,7 +81,7 @@ def compose_step(running: SequenceOf[Sequence], budget: StepBudget) -> Step:
 
 
 def _scored_rows(chosen: SequenceOf[tuple[Sequence, int]]) -> NDArray[np.intp]:
-    """The rows of each prompt that is scored, but its last, which the sampler has."""
+    """Returns the rows of each scored prompt, without its last row, which the sampler has."""
     parts, begin = [], 0
     for sequence, count in chosen:
         if sequence.scoring:

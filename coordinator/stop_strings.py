@@ -1,4 +1,4 @@
-"""Stop strings in a growing text, found wherever tokens divide them: one Knuth-Morris-Pratt automaton each."""
+"""Find stop strings in a growing text, however tokens divide them: one Knuth-Morris-Pratt automaton each."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 
 class StopMatcher:
-    """Reads a text piece by piece. Of several stop strings that get complete, the one that ends first counts, of
-    those that end together the longest; so the result does not depend on how the text is divided.
+    """Reads a text piece by piece. The result does not depend on how the text is divided.
+
+    Of several completed stop strings, the one that ends first counts; of those that end together, the longest.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -17,12 +18,14 @@ class StopMatcher:
 
     @property
     def held(self) -> int:
-        """Characters at the end of the text that may be the beginning of a stop string."""
+        """Characters at the end of the text that may begin a stop string."""
         return max(self._matched, default=0)
 
     def read(self, piece: str, *, counts: bool) -> tuple[int, str] | None:
-        """The index behind the end of the first stop string that `piece` completes, and that string; with it the
-        text is over. With `counts` false, those that get complete in this piece are passed over.
+        """Reads a piece. Returns where the first stop string that it completes ends, and that string; the text is over
+        then. Or None.
+
+        counts: False: ignore stop strings that this piece completes.
         """
         for at, character in enumerate(piece):
             found = None
@@ -42,7 +45,7 @@ class StopMatcher:
 
 
 def _failures(pattern: str) -> list[int]:
-    """For each prefix the length of its longest proper suffix that is a prefix, too."""
+    """Returns, for each prefix, the length of its longest proper suffix that is also a prefix."""
     failures = [0] * len(pattern)
     matched = 0
     for at in range(1, len(pattern)):

@@ -2,8 +2,7 @@
 
 Byte n of the file stands for CPU n. The locks are the kernel's (man 2 fcntl, F_SETLK): they end with the process,
 however it ends, and show who holds them. A process opens the file once, since closing any descriptor of it would
-give
-up all its locks. Workers that share CPUs take read locks, so that a worker that wants a CPU alone sees them.
+give up all its locks. Workers that share CPUs take read locks, so that a worker that wants a CPU alone sees them.
 """
 
 from __future__ import annotations

@@ -15,11 +15,10 @@ MOST_FIRST = (1 << 32) - 1
 
 class Epochs:
     """Serves every epoch from `oldest` on: old and new placements side by side until the old one is retired.
-        Thread-safe.
+    Thread-safe.
 
     Load, Retire and requests name epochs. None may lie far beyond those before it, so that one wrong number does
-    not make
-    the worker refuse everything after it.
+    not make the worker refuse everything after it.
     """
 
     def __init__(self) -> None:

@@ -26,9 +26,8 @@ def run_units(backend: Backend, store: Experts, layer: int, x: Array, batch: Uni
     batch: its rows are indices into x.
 
     A row that holds NaN or Inf fails alone: its units get the status NOT_FINITE and zeros, and the others are what
-        they
-    would be without it. Raises ExpertNotLoaded, or the backend's ValueError or TypeError for a batch that does not
-    fit.
+    they would be without it. Raises ExpertNotLoaded, or the backend's ValueError or TypeError for a batch that does
+    not fit.
     """
     experts = [store.get(layer, expert) for expert in batch.group_expert.tolist()]
     status = np.zeros(len(batch.unit_slots), np.uint32)

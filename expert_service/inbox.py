@@ -1,10 +1,9 @@
 """Pass frames from grpc to the thread that serves their stream.
 
 grpc hands a frame over twice: to the deserialiser, on its event thread, and then to whoever asks the request
-    iterator
-for the next one. Frames are taken at the deserialiser. While a stream has nothing to do, its own thread asks the
-iterator, as a bare echo would: one hand-over per frame. While it is busy, a helper thread asks in its place.
-docs/threads.md has the states.
+iterator for the next one. Frames are taken at the deserialiser. While a stream has nothing to do, its own thread
+asks the iterator, as a bare echo would: one hand-over per frame. While it is busy, a helper thread asks in its
+place. docs/threads.md has the states.
 """
 
 from __future__ import annotations

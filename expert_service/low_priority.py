@@ -1,9 +1,8 @@
 """Work at a low CPU priority, beside requests that run.
 
 On Linux each thread has its own nice value, and a new thread inherits that of the thread that starts it (man 7
-sched).
-Lowering the priority needs no right, raising it does. So a lowered thread ends with its work, and must not start
-threads that stay.
+sched). Lowering the priority needs no right, raising it does. So a lowered thread ends with its work, and must not
+start threads that stay.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ def call_lowered(function: Callable[[], T]) -> T:
 
 def iterate_lowered(items: Iterable[T]) -> Iterator[T]:
     """Yields the same items, made on a thread of low priority. If the iterator is closed early, that thread ends after
-    its
-    current item.
+    its current item.
     """
     made: SimpleQueue[_Made[T]] = SimpleQueue()
     closed = threading.Event()

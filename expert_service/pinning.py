@@ -1,8 +1,7 @@
 """Bind this process to CPUs and memory, and read back from the kernel where it runs and where its memory lies.
 
 Uses Linux system calls by number (x86-64 and arm64 tables of the kernel sources); libnuma is not needed for three
-calls.
-Imports no NumPy: binding must come before anything that starts threads or touches memory.
+calls. Imports no NumPy: binding must come before anything that starts threads or touches memory.
 """
 
 from __future__ import annotations
@@ -79,10 +78,8 @@ def bind(place: Place, locks: CpuLocks) -> None:
     """Runs this process on the given CPUs from now on, and takes its new memory from the given node.
 
     No other worker of the host may have these CPUs; what the parent process has locked counts as locked for this
-    one. Call
-    it in the main thread before any other thread, library or large array: what exists already keeps its memory.
-    `locks` must
-    live as long as the process.
+    one. Call it in the main thread before any other thread, library or large array: what exists already keeps its
+    memory. `locks` must live as long as the process.
 
     Raises PinningRefused if another worker has a CPU and sharing was not asked for, ConfigError if the kernel
     refuses.
@@ -178,8 +175,7 @@ def sample_pages(buffers: Sequence[Buffer], limit: int) -> list[int]:
 
 def nodes_of_pages(pages: Sequence[int], syscall: Syscall = _syscall) -> dict[int, int]:
     """Returns how many pages lie on each NUMA node (man 2 move_pages, without nodes); -1: not in memory. Empty if the
-    kernel
-    does not say.
+    kernel does not say.
     """
     if not pages:
         return {}

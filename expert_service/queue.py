@@ -1,8 +1,7 @@
 """Queue requests for the worker's compute: bounded in number and bytes, highest priority first, then oldest.
 
 Each stream has a lane, which its own thread fills and empties. One turn, the right to compute, goes round among the
-lanes
-that want it, always to the lane whose first request is the most urgent. docs/threads.md has the states.
+lanes that want it, always to the lane whose first request is the most urgent. docs/threads.md has the states.
 """
 
 from __future__ import annotations
@@ -135,12 +134,10 @@ class ExecutionQueue:
         """Returns the lane's first request together with the turn, or None.
 
         It gets them if the turn is free and no lane that wants it has a more urgent request. The caller computes,
-        then calls
-        `pass_turn`.
+        then calls `pass_turn`.
 
         will_wait: the caller waits for `wake` if it gets None. Only such lanes are woken, so that a stream whose
-            peer does not
-            read its replies delays nobody.
+            peer does not read its replies delays nobody.
         max_reply_bytes: leave requests with larger replies; None: any.
         """
         with self._lock:

@@ -25,8 +25,7 @@ _libc.memchr.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
 
 def measure_read_bandwidth(cpu: int, node: int) -> float | None:
     """Returns bytes per second of one thread, the best of a few rounds (0.2 s in all); None if that CPU or that node's
-    memory
-    is not available.
+    memory is not available.
 
     Runs on a thread of its own, so that neither its CPU nor its memory policy stays.
     """

@@ -67,8 +67,7 @@ def write_reply(ring: SharedRing, frame: bytes, name: str) -> None:
     name: of the worker, for errors.
 
     Raises DeadlineExpired if the router takes no reply, FrameError if it wrote what no ring holds, ConnectionError
-    if the
-    link is over.
+    if the link is over.
     """
     try:
         taken = ring.write((frame,), SEND_TIMEOUT_S)

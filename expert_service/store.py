@@ -114,9 +114,8 @@ class WeightStore:
         packer: packs in place of the computing backend, which packing would keep busy.
 
         Stopping early keeps what is loaded. Raises InvalidInput and OverBudget before anything is loaded;
-        CheckpointError if the
-        model cannot be read, a weight is not finite or has changed since the first load, or a pack's checksum is
-        wrong.
+        CheckpointError if the model cannot be read, a weight is not finite or has changed since the first load, or
+        a pack's checksum is wrong.
         """
         self.check(keys)
         read = pack = 0.0

@@ -1,8 +1,7 @@
 """Serve one Exchange stream: requests in, replies out, all on the call's own thread.
 
 Frames are checked and queued, computed under the worker's turn, and answered. The only hand-over is the one from
-grpc
-(inbox.py). One thread per stream also means that a peer that does not read its replies delays only itself.
+grpc (inbox.py). One thread per stream also means that a peer that does not read its replies delays only itself.
 """
 
 from __future__ import annotations

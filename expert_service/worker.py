@@ -34,8 +34,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 def settle(place: Place, parent_pid: int | None = None) -> None:
     """Pins the process. Call it first, in the main thread, before NumPy and grpc are imported: their threads and
-    memory
-    inherit CPUs and policy.
+    memory inherit CPUs and policy.
 
     parent_pid: the process whose end ends this one.
 
@@ -54,12 +53,10 @@ def run_worker(config: WorkerConfig, announce: Callable[[str], None]) -> int:
     announce: gets one line of JSON for standard output once the worker answers: target, incarnation, pid.
 
     SIGTERM drains: health turns NOT_SERVING, and what is in flight may end within the grace. A second one ends the
-        process
-    at once. SIGINT does the same, unless a parent watches over this process.
+    process at once. SIGINT does the same, unless a parent watches over this process.
 
     Returns the exit code: 0 after a full drain, 1 if something in flight was cut off, 130 after SIGINT. Raises the
-        typed
-    errors of a failed start.
+    typed errors of a failed start.
     """
     stop = _StopSignal(heed_interrupt=config.parent_pid is None)
     # Only now: these import NumPy and grpc.

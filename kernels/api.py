@@ -2,13 +2,11 @@
 
 Belongs here and below: pure functions of arrays (gate, group, expert FFN, merge, attention, norms, head, sampling,
 packing). Does not belong here: models, placement, transports, files. This folder imports NumPy and nothing of
-Colibri
-but itself, and has no `__init__.py` (see pyproject.toml).
+Colibri but itself, and has no `__init__.py` (see pyproject.toml).
 
 Arrays are C-contiguous. bf16 is held as `uint16` bit patterns, fp16 as `float16`, fp32 as `float32`.
-docs/numerics.md
-specifies what each function computes, to the bit. Every function checks shapes, dtypes and index ranges, and raises
-ValueError or TypeError that names the argument, what was expected and what it got.
+docs/numerics.md specifies what each function computes, to the bit. Every function checks shapes, dtypes and index
+ranges, and raises ValueError or TypeError that names the argument, what was expected and what it got.
 """
 
 from __future__ import annotations
@@ -101,7 +99,7 @@ class GateResult:
 @dataclass(frozen=True, slots=True)
 class UnitBatch:
     """The work of one worker in one layer: N entries in G groups, giving U units. All arrays are uint32 but the
-        weights.
+    weights.
 
     group_expert: [G], expert ids, ascending.
     group_count: [G], entries of each group, above 0.
@@ -187,8 +185,7 @@ class Backend(Protocol):
 
     def allocate(self, nbytes: int) -> NDArray[np.uint8]:
         """Allocates zeroed memory for packed weights that come from elsewhere: uint8 [nbytes], 64-byte aligned, on
-        huge pages if
-        the backend has them.
+        huge pages if the backend has them.
         """
         ...
 
@@ -215,12 +212,10 @@ class Backend(Protocol):
         dtype: 'int8' or 'int4'.
         group: 32, 64 or 128; a row's last group may be shorter.
         importance: fp32 [k], for int4 only: how much an error in each input counts, such as that input's mean
-            square over a
-            calibration text. None: errors of large weights count more (docs/numerics.md).
+            square over a calibration text. None: errors of large weights count more (docs/numerics.md).
 
         int4 searches its scales; the weighted squared error is never above that of plain rounding. Every backend
-        gives the same
-        bytes. Raises ValueError for NaN or Inf among the weights.
+        gives the same bytes. Raises ValueError for NaN or Inf among the weights.
         """
         ...
 

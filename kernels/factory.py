@@ -22,8 +22,7 @@ def make_backend(
     cpus: CPUs to which the pool's threads are pinned, one after another.
 
     The reference backend has one thread and one path; anything else is an error. Raises ValueError for an unknown
-    name, or a
-    value that the backend cannot satisfy.
+    name, or a value that the backend cannot satisfy.
     """
     if name == "cpu":
         from colibri.kernels.cpu.backend import CpuBackend

@@ -18,8 +18,7 @@ def load_chat_source(folder: str | Path, name: str = DEFAULT) -> str | None:
     """Returns the source of the checkpoint's template `name`, or None if it has no template at all.
 
     `chat_template.jinja` takes precedence over `chat_template` in tokenizer_config.json, which is a string or a
-    list of
-    objects with `name` and `template`. Raises CheckpointError for a malformed entry or an unknown name.
+    list of objects with `name` and `template`. Raises CheckpointError for a malformed entry or an unknown name.
     """
     sources = _sources(Path(folder))
     if not sources:

@@ -46,8 +46,7 @@ class ChatRenderer:
         """Returns the prompt for `messages`, each with `role` and `content`; control tokens are spelled out.
 
         Raises InvalidInput for malformed messages, and for messages that the template refuses or takes too long
-        for;
-        DeadlineExpired; Busy if other callers' chats take all the time.
+        for; DeadlineExpired; Busy if other callers' chats take all the time.
         """
         asked = {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
         # A message costs something even without content.

@@ -34,10 +34,8 @@ class CheckedCheckpoint(Checkpoint):
     """The same checkpoint, with every weight checked as it is read. Errors are CheckpointErrors with file and tensor.
 
     Making one compares the files that describe the weights. `embedding`, `norms`, `attention`, `gate`, `expert` and
-    the others
-    read and compare all that they return. Call `save` when a load is complete, before its results are used: it
-    notes what was
-    read for the first time.
+    the others read and compare all that they return. Call `save` when a load is complete, before its results are
+    used: it notes what was read for the first time.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:

@@ -114,8 +114,7 @@ class Checkpoint:
         """Opens the folder `path`; reads only JSON and headers.
 
         Raises CheckpointError for a missing or damaged file, an unsupported model, and any tensor that is missing,
-        surplus, or of
-        another shape or dtype than the configuration says.
+        surplus, or of another shape or dtype than the configuration says.
         """
         folder = Path(path)
         if not folder.is_dir():

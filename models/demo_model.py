@@ -68,10 +68,8 @@ def build_demo_model(home: Path, progress: Progress | None = None, *, lock_timeo
     """Makes the demo model under `home` unless it is there. Returns its folder. Takes about 1.4 GB of disk.
 
     Several processes may call this at once: one builds, the others wait for it, at most `lock_timeout_s` seconds.
-        Raises
-    CheckpointError if the source is not installed, a tensor's digest is wrong, the disk is full, or a user's folder
-    is in the
-    way; DeadlineExpired if the lock stayed taken.
+    Raises CheckpointError if the source is not installed, a tensor's digest is wrong, the disk is full, or a user's
+    folder is in the way; DeadlineExpired if the lock stayed taken.
     """
     report = progress or _silent
     folder = demo_model_path(home)

@@ -22,8 +22,7 @@ class IncrementalDetokenizer:
     """Turns the tokens of one growing sequence into text. Joined, the pieces are what `decode` would return.
 
     A character may take several tokens. Its text is held back until it is complete, or can no longer become a
-    character: then
-    it reads U+FFFD. Use one instance per sequence, in one thread.
+    character: then it reads U+FFFD. Use one instance per sequence, in one thread.
 
     context: ids before the first, such as the prompt's; their text is not repeated.
     """

@@ -1,8 +1,7 @@
 """Find out whether a checkpoint is still what it was.
 
 As each piece is loaded, its digest is compared with the one from its first load. The first load is believed, and
-the log
-says so (docs/operations.md).
+the log says so (docs/operations.md).
 """
 
 from __future__ import annotations
@@ -68,8 +67,7 @@ class DigestBook:
 
     def save(self) -> None:
         """Notes what was read for the first time, and logs it. Raises CheckpointError if another process, which read
-        it at the same
-        time, found something else.
+        it at the same time, found something else.
         """
         with self._lock:
             new, self._new = self._new, {}

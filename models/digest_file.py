@@ -1,8 +1,7 @@
 """The file that keeps a checkpoint's digests: its format, where it lies, and how several processes write to it.
 
 It is `colibri-digests.json` beside the model, or, if that folder cannot be written, a file in Colibri's home, named
-by the
-folder's path. Only `replace_digests` overwrites a digest with another value.
+by the folder's path. Only `replace_digests` overwrites a digest with another value.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ def places(folder: Path, home: Path) -> tuple[Path, Path]:
 
 def read_digests(folder: Path, home: Path) -> dict[Piece, str]:
     """Returns the digests noted for the model in `folder`; empty before its first load. Raises CheckpointError for a
-    damaged
-    file.
+    damaged file.
     """
     beside, kept = places(folder, home)
     return {**_read(kept), **_read(beside)}
@@ -59,8 +57,7 @@ def add_digests(folder: Path, home: Path, new: Digests) -> tuple[Path, dict[Piec
     """Notes digests that are not noted yet. Returns the file, and all digests noted now.
 
     If another process noted other values meanwhile, its values count. Raises OSError if the file can be written in
-    neither
-    place, and CheckpointError as read_digests.
+    neither place, and CheckpointError as read_digests.
     """
     beside, kept = places(folder, home)
     with _locked(folder):
@@ -155,8 +152,7 @@ def _locked(folder: Path, clock: Callable[[], float] = time.monotonic) -> Iterat
     """Locks the folder itself against other processes of this host.
 
     Without the lock, after _LOCK_S or on file systems that have none, another process's note may be lost; it is
-    made again at
-    that process's next load.
+    made again at that process's next load.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -1,12 +1,10 @@
 """A quick, stable id of a model, which coordinator and workers compare before they trust each other's numbers.
 
 It covers every field of the configuration, the name of every matrix (the same for all layouts), and bytes of each
-matrix:
-all of them up to 4 KiB, else four windows of 1 KiB, evenly spread from its first to its last byte. So file names,
-shard
-sizes, expert layout, dates and paths do not matter, and training or quantising a model changes the id. It does not
-notice a
-change of weights outside the windows: the id tells models apart, it is no checksum of the files.
+matrix: all of them up to 4 KiB, else four windows of 1 KiB, evenly spread from its first to its last byte. So file
+names, shard sizes, expert layout, dates and paths do not matter, and training or quantising a model changes the id.
+It does not notice a change of weights outside the windows: the id tells models apart, it is no checksum of the
+files.
 """
 
 from __future__ import annotations

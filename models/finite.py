@@ -34,12 +34,10 @@ def check_finite(
     array: contiguous; `dtype` 'bf16' (as uint16), 'fp16' or 'fp32'.
     each: called with the bytes of one piece after another, while the core's cache still holds them.
     whole, first: the array is a part of a tensor of shape `whole`, from element `first` on; errors then count
-        elements of the
-        tensor.
+        elements of the tensor.
 
     Two maxima find everything at memory speed: positive non-finite patterns are the largest as signed integers,
-        negative ones
-    as unsigned integers.
+    negative ones as unsigned integers.
     """
     signed, unsigned = _INTEGERS[array.itemsize]
     exponent = _EXPONENT[dtype]

@@ -72,8 +72,7 @@ def load_generation_defaults(folder: Path, config: MixtralConfig) -> GenerationD
     """Returns the defaults of the checkpoint in `folder`; generation_config.json may be missing.
 
     As in transformers, temperature, top_p, top_k and min_p count only if `do_sample` is true. Raises
-    CheckpointError, naming the
-    field, for a value out of range.
+    CheckpointError, naming the field, for a value out of range.
     """
     path = folder / GENERATION_NAME
     return parse_generation_config(read_object(path) if path.exists() else {}, config)

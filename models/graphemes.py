@@ -33,11 +33,10 @@ _HANGUL_SYLLABLE = (("\uac00", "\ud7a3"),)
 
 def closed_end(text: str, limit: int | None = None) -> int:
     """Returns how much of `text` may go out: up to the last boundary, at or before `limit`, that no later text can
-        undo.
+    undo.
 
     text: begins at a boundary and may go on. Its last cluster counts as open, unless a control character (such as a
-        line feed)
-        closes it. A cluster of more than MAX_CLUSTER code points is let go.
+        line feed) closes it. A cluster of more than MAX_CLUSTER code points is let go.
     """
     at = len(text) if limit is None else limit
     if at == len(text) and text and _is_control(text[-1]) and text[-1] != "\r":

@@ -2,9 +2,8 @@
 
 `data/importance.txt`: Alice's Adventures in Wonderland (Carroll, 1865), chapter I in part; the Constitution of the
 United States (1787), in part; the beginnings of Moby-Dick (Melville, 1851) and A Tale of Two Cities (Dickens,
-1859);
-then the passages of `data/calibration.txt`, which are the project's own. `data/quality.txt`: the Declaration of
-Independence (1776), the Gettysburg Address (Lincoln, 1863), Pride and Prejudice (Austen, 1813), chapter I.
+1859); then the passages of `data/calibration.txt`, which are the project's own. `data/quality.txt`: the Declaration
+of Independence (1776), the Gettysburg Address (Lincoln, 1863), Pride and Prejudice (Austen, 1813), chapter I.
 """
 
 from __future__ import annotations

@@ -67,8 +67,7 @@ class SafetensorsFile:
     head_digest: XXH3-128 of all bytes before the first tensor, in hexadecimal.
 
     The file must not be truncated while views are in use: the kernel answers with SIGBUS, as for any mapped file.
-        Raises
-    CheckpointError, naming file and entry, for anything that the format forbids.
+    Raises CheckpointError, naming file and entry, for anything that the format forbids.
     """
 
     def __init__(self, path: Path) -> None:

@@ -21,8 +21,7 @@ def open_weights(folder: Path) -> dict[str, SafetensorsFile]:
     """Returns the file of every tensor. Reads and checks headers, not data.
 
     With an index, exactly its files are opened and must hold exactly what it says; other files in the folder are
-    ignored. Without
-    an index, `model.safetensors` is the only file. Raises CheckpointError for anything else.
+    ignored. Without an index, `model.safetensors` is the only file. Raises CheckpointError for anything else.
     """
     if not folder.is_dir():
         raise no_folder(folder)

@@ -1,10 +1,8 @@
 """The bytes that each token stands for, if a text is just its tokens' bytes, joined and read as UTF-8.
 
 That holds for byte-level decoders (GPT-2, Llama 3) and for byte fallback (Llama 2, Mixtral). Bytes that are not
-UTF-8 read
-U+FFFD, as in Python's bytes.decode("utf-8", "replace"). The library's byte fallback differs: one stray byte spoils
-every
-character beside it, so text that was right, and sent, changes when that byte comes.
+UTF-8 read U+FFFD, as in Python's bytes.decode("utf-8", "replace"). The library's byte fallback differs: one stray
+byte spoils every character beside it, so text that was right, and sent, changes when that byte comes.
 """
 
 from __future__ import annotations

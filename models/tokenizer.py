@@ -1,10 +1,8 @@
 """Turn text into token ids and back, with the `tokenizers` library and the checkpoint's tokenizer.json.
 
 Texts are encoded in a confined process: their sender decides how much work that is, the library holds the
-    interpreter
-meanwhile, and a regular expression of the checkpoint may never end. Here only short runs of ids are decoded, with a
-decoder
-that has no regular expressions.
+interpreter meanwhile, and a regular expression of the checkpoint may never end. Here only short runs of ids are
+decoded, with a decoder that has no regular expressions.
 """
 
 from __future__ import annotations
@@ -103,8 +101,7 @@ class Tokenizer:
         """Loads tokenizer.json and, if there is one, tokenizer_config.json of a checkpoint folder.
 
         Raises CheckpointError if a file is missing, damaged, too large, holds more tokens than the model, or takes
-        too much time or
-        memory.
+        too much time or memory.
         """
         path = Path(folder) / TOKENIZER_NAME
         raw = read_bounded(path, _MAX_TOKENIZER_BYTES)
@@ -136,17 +133,14 @@ class Tokenizer:
         deadline: Deadline = Deadline(),  # noqa: B008 - frozen
     ) -> U32:
         """Returns the token ids of `text`, at most `most`. Control tokens spelled out in it become their ids, as in
-        transformers, unless
-        the checkpoint sets split_special_tokens.
+        transformers, unless the checkpoint sets split_special_tokens.
 
         add_special: begin with exactly one BOS, if the checkpoint wants one; none is added before one that is
-            there. Nothing is put at
-            the end. Rendered chat templates write their own BOS: pass False.
+            there. Nothing is put at the end. Rendered chat templates write their own BOS: pass False.
         field: names the text in errors.
 
         Raises InvalidInput for text that is not valid Unicode, is too long or takes too much time or memory;
-        DeadlineExpired; Busy if
-        other callers' texts take all the time.
+        DeadlineExpired; Busy if other callers' texts take all the time.
         """
         return self._encode(text, add_special, most, field, deadline, None).ids
 

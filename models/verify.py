@@ -51,8 +51,7 @@ def verify_checkpoint(
     checkpoint: Checkpoint, home: Path, progress: Progress = lambda done, total: None
 ) -> Verified:
     """Reads all tensors and small files. Raises CheckpointError for weights that are not finite, files that cannot be
-    read, and
-    damaged notes.
+    read, and damaged notes.
     """
     noted = read_digests(checkpoint.folder, home)
     found = read_all(checkpoint, progress)

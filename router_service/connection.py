@@ -1,8 +1,7 @@
 """Share one worker's stream among several threads: every message has its own place for an answer.
 
 The thread that waits first reads the link for all and hands the others their answers. When it has its own answer,
-the
-next waiting thread reads on. So an answer reaches a lone caller without passing through another thread.
+the next waiting thread reads on. So an answer reaches a lone caller without passing through another thread.
 """
 
 from __future__ import annotations
@@ -122,8 +121,7 @@ class Connection:
         wait_s: how long the link may take to accept the message, seconds.
 
         Raises the connection's error if it is lost, Busy if too many messages wait, DeadlineExpired if the deadline
-        passes
-        before the link took all of it, SendTimeout if `wait_s` does.
+        passes before the link took all of it, SendTimeout if `wait_s` does.
         """
         message = Message((header.correlation_id, header.attempt), header.units)
         with self._lock:
@@ -173,8 +171,7 @@ class Connection:
         """Whether an overdue message shows that the peer hangs.
 
         It does if nothing at all has come since it was sent, and no message sent before it, perhaps a large one of
-        another
-        thread, still has time.
+        another thread, still has time.
         """
         if self._heard_at >= message.sent_at:
             return False
@@ -187,8 +184,7 @@ class Connection:
         """Fails a message whose time is over.
 
         If nothing at all came since it was sent, the peer hangs or is cut off, so the connection ends; else only
-        this message
-        fails.
+        this message fails.
         """
         waited = self._clock() - message.sent_at
         error = WorkerLost(f"{self.peer}: no answer within {waited:.1f} s", peer=self.peer)

@@ -1,7 +1,7 @@
 """Send all messages of one layer, then wait for their answers. recovery.py handles late and failed ones.
 
 This is the hot path: nothing here connects or plans, or waits beyond the first timer; measuring costs a few
-    additions.
+additions.
 """
 
 from __future__ import annotations

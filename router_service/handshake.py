@@ -45,10 +45,8 @@ def shake_hands(
     """Asks the worker who it is and compares.
 
     Raises NumericsMismatch, naming both values, if anything that decides bits or framing differs. Raises WorkerLost
-    if the
-    worker cannot be reached, does not answer within `timeout_s`, or is not the worker and incarnation of
-    `endpoint`. Else
-    raises the worker's own typed error.
+    if the worker cannot be reached, does not answer within `timeout_s`, or is not the worker and incarnation of
+    `endpoint`. Else raises the worker's own typed error.
     """
     name = endpoint.name
     numerics = identity.numerics_of(name)

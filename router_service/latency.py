@@ -63,9 +63,8 @@ class Window:
         """Adds an answer. Threads may race, so a sample may get lost.
 
         seconds: from sending to the answer.
-        exact: a thread was waiting when the answer came. Otherwise it lay unread, perhaps for long, and `seconds` is
-            only an
-            upper bound: it counts for the bounds, but is no evidence of slowness.
+        exact: a thread was waiting when the answer came. Otherwise it lay unread, perhaps for long, and `seconds`
+            is only an upper bound: it counts for the bounds, but is no evidence of slowness.
         """
         count = self.count
         self._measured[count & (SAMPLES - 1)] = seconds
@@ -102,10 +101,8 @@ class LatencyModel:
     """One worker's windows, by `entries.bit_length()`.
 
     A size without enough answers is judged by the nearest smaller size, as if time grew with the entries, and at
-    least as
-    an unmeasured one; without a smaller size by the next larger one, which takes longer. Any thread may add to a
-    window or
-    read bounds; a lock protects what is measured over all sizes.
+    least as an unmeasured one; without a smaller size by the next larger one, which takes longer. Any thread may
+    add to a window or read bounds; a lock protects what is measured over all sizes.
 
     expected: 99th percentiles of similar workers by size, seconds; used until this one has answered often enough.
     """

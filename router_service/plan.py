@@ -35,8 +35,8 @@ def plan_rows(gate: GateResult, table: OwnerTable, turn: int = 0) -> LayerPlan:
     """Plans as plan_layer, with the layer's table made beforehand. The router keeps one table per placement.
 
     turn: number of this batch. A batch with fewer than DIVIDED_ROWS rows per expert takes a single line of the
-        table, so
-        that no two workers read the same expert; divided experts then go to another worker from batch to batch.
+        table, so that no two workers read the same expert; divided experts then go to another worker from batch to
+        batch.
     """
     experts = gate.experts
     if experts.ndim != 2 or experts.shape[1] == 0 or experts.shape != gate.weights.shape:

@@ -48,12 +48,9 @@ class RemoteExecutor:
     """An ExpertExecutor (colibri.router_service.executor) over gRPC workers.
 
     Each message carries (correlation id, attempt), and each attempt counts one answer. A thread follows the
-    directory: it
-    ends connections to workers that are gone, so that waiting threads learn of it at once, and connects new workers
-    before
-    they are needed. The handshake refuses a worker with the wrong expert_numerics_id. All holders of an expert have
-    the
-    same id (colibri.numerics_homes), so any of them may stand in for another.
+    directory: it ends connections to workers that are gone, so that waiting threads learn of it at once, and
+    connects new workers before they are needed. The handshake refuses a worker with the wrong expert_numerics_id.
+    All holders of an expert have the same id (colibri.numerics_homes), so any of them may stand in for another.
     """
 
     def __init__(

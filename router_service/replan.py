@@ -1,11 +1,9 @@
 """Plan the units that must be sent again. Pure functions.
 
 The units of a failed dispatch become the rows of a new plan. Whichever workers hold their experts now answer for
-them;
-a folded unit is split if no single worker holds all its experts. `splice` puts these answers where the failed ones
-were in the layer's plan. A folded unit is a prefix 0..j of a row's slots, so its pieces are neighbours in slot
-order,
-and one merge over the spliced plan adds the same terms in the same order.
+them; a folded unit is split if no single worker holds all its experts. `splice` puts these answers where the failed
+ones were in the layer's plan. A folded unit is a prefix 0..j of a row's slots, so its pieces are neighbours in slot
+order, and one merge over the spliced plan adds the same terms in the same order.
 """
 
 from __future__ import annotations
@@ -67,8 +65,7 @@ def splice(plan: LayerPlan, replaced: Mapping[int, LayerPlan]) -> LayerPlan:
     """Returns `plan` with some of its dispatches replaced by plans over their units.
 
     replaced: number of a dispatch -> the plan in its place. Its dispatches stand where the replaced one stood, so
-        one
-        worker may have several.
+        one worker may have several.
     """
     if not replaced:
         return plan

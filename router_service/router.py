@@ -98,8 +98,7 @@ class MoeRouter:
         """Computes one layer. Raises InvalidInput; any other failure fails single rows.
 
         x: as in `gate`, the rows after the layer's second norm. If there are more than the executor takes at once,
-            several
-            exchanges follow one another.
+            several exchanges follow one another.
         """
         self._check(layer, x)
         deadline = deadline or Deadline()

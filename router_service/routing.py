@@ -17,9 +17,8 @@ def division(placement: Placement, layer: int, ranks: Sequence[int]) -> Division
     """Returns who answers for each expert, and for how much of it.
 
     That is the placement's own division if all its workers are in order. Otherwise holders of the best rank share
-    evenly,
-    by load, or by number if loads are unknown. So all share the load of a lost worker, instead of the next one
-    alone.
+    evenly, by load, or by number if loads are unknown. So all share the load of a lost worker, instead of the next
+    one alone.
     """
     planned = placement.division(layer)
     if all(ranks[worker] == READY for expert in planned for worker, _ in expert):

@@ -13,8 +13,12 @@ from colibri.coordinator.sequence import Sequence
 
 
 class ActiveRequest:
-    """A request from its submission to its end. order: of submission; sequences: its choices that have not ended;
-    admitted_at: None while it waits; cancelled: set by any thread, read between steps.
+    """A request from its submission to its end.
+
+    order: of submission.
+    sequences: its choices that have not ended.
+    admitted_at: None while it waits.
+    cancelled: any thread may set it; read between steps.
     """
 
     __slots__ = ("admitted_at", "cancelled", "handle", "order", "request", "sequences")
@@ -29,12 +33,17 @@ class ActiveRequest:
 
     @property
     def generated(self) -> int:
-        """Tokens of its longest choice that runs."""
+        """Tokens of its longest running choice."""
         return max(sequence.generated for sequence in self.sequences)
 
 
 class Admission:
-    """`waiting`: by priority, then age; `running`: choices, by time of admission; `places`: of them."""
+    """The waiting and the running requests.
+
+    waiting: by priority, then age.
+    running: choices, by time of admission.
+    places: most choices that may run.
+    """
 
     def __init__(self, cache: KvCache, places: int) -> None:
         self._cache = cache
@@ -44,15 +53,15 @@ class Admission:
         self.running: list[Sequence] = []
 
     def __len__(self) -> int:
-        """Requests that wait or run."""
+        """Counts requests that wait or run."""
         return len(self._by_key)
 
     def __iter__(self) -> Iterator[ActiveRequest]:
-        """All of them; they may be dropped on the way."""
+        """Yields all requests; they may be dropped meanwhile."""
         return iter(list(self._by_key.values()))
 
     def get(self, key: tuple[str, str]) -> ActiveRequest | None:
-        """key: GenerationRequest.key."""
+        """Returns the request with a GenerationRequest.key, or None."""
         return self._by_key.get(key)
 
     def add(self, active: ActiveRequest) -> None:
@@ -60,7 +69,9 @@ class Admission:
         bisect.insort(self.waiting, active, key=lambda each: (-each.request.priority, each.order))
 
     def admit(self, now: float) -> None:
-        """From the head of the queue, in order: a large request is never overtaken for ever by small ones."""
+        """Admits requests from the head of the queue, in order, so that small requests never overtake a large one for
+        ever.
+        """
         while self.waiting:
             active = self.waiting[0]
             request = active.request
@@ -77,8 +88,9 @@ class Admission:
             del self.waiting[0]
 
     def follow(self, leader: Sequence) -> tuple[Sequence, ...]:
-        """The other choices of a prompt that `leader` has just computed, ready to choose from the same logits: the
-        full pages are theirs already, the last one each gets a copy of.
+        """Returns the other choices of a prompt that `leader` has just computed, ready to choose from the same logits.
+
+        They share the prompt's full pages already; each gets a copy of the last one.
         """
         followers, leader.followers = leader.followers, ()
         full, rest = divmod(leader.prefill, self._cache.shape.page)
@@ -88,7 +100,7 @@ class Admission:
         return followers
 
     def end(self, active: ActiveRequest, sequence: Sequence) -> bool:
-        """Takes a choice out and gives its pages back; True when it was its request's last."""
+        """Removes a choice and gives its pages back. Returns whether it was its request's last."""
         active.sequences.remove(sequence)
         if sequence.pages is not None:
             self.running.remove(sequence)

@@ -1,7 +1,7 @@
-"""How much prefill a step may take while answers run: so many rows that their next tokens come little later.
+"""Decide how much prefill a step may take while answers run, so that their next tokens come only a little later.
 
-A step's time is the decodes' plus so much for each row of prefill; both are measured, none assumed. The split changes
-time, never tokens.
+A step takes the time of its decodes plus a time per row of prefill; both are measured. The split changes time,
+never tokens.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LEAST_ROWS = 16
 
 
 class PrefillPace:
-    """limit_s: seconds that prefill may add to a step beside decodes, about; 0: any."""
+    """limit_s: about how long prefill may prolong a step with decodes, seconds; 0: no limit."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -21,13 +21,15 @@ class PrefillPace:
         self._row_s: float | None = None
 
     def rows(self, most: int) -> int:
-        """Rows of prefill in the next step beside decodes: at most `most`, and all of them before any was measured."""
+        """Returns how many rows of prefill the next step with decodes takes: at most `most`, and all of them before
+        anything was measured.
+        """
         if not self._limit_s or not self._row_s:
             return most
         return min(most, max(LEAST_ROWS, int(self._limit_s / self._row_s)))
 
     def measured(self, decode_rows: int, prefill_rows: int, seconds: float) -> None:
-        """What a step took."""
+        """Notes how long a step took."""
         if not prefill_rows:
             self._decode_s = _mean(self._decode_s, seconds)
             return

@@ -1,7 +1,7 @@
-"""Which rows go into the next step: a pure function of what each running sequence has left to compute.
+"""Choose the rows of the next step: a pure function of what each running sequence has left to compute.
 
-Every decode is in every step, so that no prompt, however long, holds back a running answer; prefill takes a
-bounded share of the rows, oldest sequence first. The split changes time, never tokens.
+Every decode is in every step, so no prompt, however long, holds back a running answer. Prefill takes a bounded
+share of the rows, oldest sequence first. The split changes time, never tokens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from colibri.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class StepBudget:
-    """Bounds of one step, in rows: `max_rows` of all kinds, `prefill_rows` of prefill over all sequences."""
+    """Bounds of one step, in rows. max_rows: of all kinds; prefill_rows: of prefill over all sequences."""
 
     max_rows: int
     prefill_rows: int
@@ -27,12 +27,13 @@ class StepBudget:
 
 
 def share_rows(pending: Sequence[int], decoding: Sequence[bool], budget: StepBudget) -> list[int]:
-    """Rows of each sequence in the next step.
+    """Returns the rows of each sequence in the next step.
 
-    pending: rows each sequence could compute now, oldest sequence first (0: none). decoding: whether that
-    is the one row of its last sampled token; such a sequence always gets it. The others share what `budget`
-    leaves, oldest first. With fewer sequences than `max_rows` every step moves a prefill on. Raises
-    ValueError when decodes alone exceed the budget, which admission rules out.
+    pending: rows that each sequence could compute now, oldest sequence first (0: none).
+    decoding: whether that is the one row of its last sampled token; such a sequence always gets it.
+
+    The others share what `budget` leaves, oldest first. With fewer sequences than `max_rows` every step advances a
+    prefill. Raises ValueError if decodes alone exceed the budget, which admission prevents.
     """
     rows = [count if decodes else 0 for count, decodes in zip(pending, decoding, strict=True)]
     left = budget.max_rows - sum(rows)

@@ -50,7 +50,7 @@ def most_ids(context: int) -> int:
 
 
 def of_generate(request: pb.GenerateRequest, context: int) -> int:
-    """context: ids of prompt and answer; 0 for what is refused by its length alone."""
+    """Returns the size of a Generate call; 0 if its length alone refuses it. context: most ids of prompt and answer."""
     kind, resumed = request.WhichOneof("prompt"), len(request.resume.generated_ids)
     if max(resumed, len(request.token_ids.ids)) > context:
         return 0

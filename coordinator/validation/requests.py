@@ -1,7 +1,6 @@
-"""Generate's protobuf message to a GenerationRequest: every field checked, nothing large allocated before
-that.
+"""Turn Generate's protobuf message into a GenerationRequest: check every field before anything large is allocated.
 
-Errors name the field as the message spells it, what was expected and what came.
+Errors name the field as the message spells it, what was expected and what it got.
 """
 
 from __future__ import annotations
@@ -34,9 +33,7 @@ _REQUEST_ID = re.compile(r"[!-~]{0,128}")
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """vocab: ids are below it; context: longest prompt plus answer, in tokens; defaults: of the
-    checkpoint.
-    """
+    """vocab: ids are below it. context: most tokens of prompt and answer. defaults: of the checkpoint."""
 
     vocab: int
     context: int
@@ -45,7 +42,7 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Randomness: a seed of 64 bits, a request id that no other request has."""
+    """Randomness: a seed of 64 bits, and a request id that no other request has."""
 
     seed: Callable[[], int]
     request_id: Callable[[], str]
@@ -59,8 +56,9 @@ def to_request(
     draws: Draws,
     chat: ChatRenderer | None = None,
 ) -> GenerationRequest:
-    """The request that the message asks for, unset fields filled from the checkpoint's defaults. Raises
-    InvalidInput, and DeadlineExpired for a chat whose rendering outlasted the deadline.
+    """Returns the request, with unset fields filled from the checkpoint's defaults.
+
+    Raises InvalidInput, and DeadlineExpired if rendering a chat outlasted the deadline.
     """
     check_request_id(message.request_id)
     if message.priority > MAX_PRIORITY:
@@ -109,7 +107,7 @@ def to_request(
 
 
 def _check_echo(prompt: int, logprobs: int) -> None:
-    """The prompt travels as one message, and its log-probabilities are kept until it is computed."""
+    """Checks that an echoed prompt fits one message. Its log-probabilities are kept until it is computed."""
     most = _ECHO_BYTES // (_SCORED_TOKEN_BYTES + logprobs * _LIKELY_BYTES)
     if prompt > most:
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""How tokens are chosen: the fields of Sampling, and what the checkpoint says where they are unset."""
+"""Read how tokens are chosen: the fields of Sampling, else the checkpoint's defaults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sampling_params(
     choice: int,
     resuming: bool,
 ) -> SamplingParams:
-    """Raises InvalidInput. Values are fp32, as they travel, also the checkpoint's."""
+    """Returns the sampling of a request, as fp32 values, also for the checkpoint's defaults. Raises InvalidInput."""
     temperature = sampling.temperature if sampling.HasField("temperature") else fp32(defaults.temperature)
     in_range("sampling.temperature", temperature, MIN_TEMPERATURE, MAX_TEMPERATURE, or_zero=True)
     top_p = sampling.top_p if sampling.HasField("top_p") else fp32(defaults.top_p)

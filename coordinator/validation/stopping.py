@@ -1,4 +1,4 @@
-"""When an answer ends, and from where an earlier one goes on: the fields of Stopping and Resume."""
+"""Read when an answer ends, and from where an earlier one resumes: the fields of Stopping and Resume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ DEFAULT_MAX_TOKENS = 1024
 
 
 def max_tokens(stopping: pb.Stopping, defaults: GenerationDefaults, context: int, prompt: int) -> int:
-    """Of the whole answer. `context`: longest prompt plus answer; `prompt`: its tokens. Raises InvalidInput."""
+    """Returns the most tokens of the whole answer. Raises InvalidInput.
+
+    context: most tokens of prompt and answer.
+    prompt: tokens of the prompt.
+    """
     left = context - prompt
     if not stopping.HasField("max_tokens"):
         return min(left, defaults.max_new_tokens or DEFAULT_MAX_TOKENS)
@@ -31,14 +35,14 @@ def max_tokens(stopping: pb.Stopping, defaults: GenerationDefaults, context: int
 
 
 def min_tokens(stopping: pb.Stopping, most: int) -> int:
-    """`most`: max_tokens. Raises InvalidInput."""
+    """Returns the least tokens of the answer. most: max_tokens. Raises InvalidInput."""
     if stopping.min_tokens > most:
         raise InvalidInput("stopping.min_tokens", f"0 to {most} (max_tokens)", stopping.min_tokens)
     return stopping.min_tokens
 
 
 def stop_ids(stopping: pb.Stopping, defaults: GenerationDefaults, vocab: int) -> frozenset[int]:
-    """The client's and, unless they are ignored, the checkpoint's. Raises InvalidInput."""
+    """Returns the client's ids and, unless they are ignored, the checkpoint's. Raises InvalidInput."""
     if len(stopping.stop_ids) > MAX_STOP_IDS:
         raise InvalidInput(
             "stopping.stop_ids", f"at most {MAX_STOP_IDS} ids", f"{len(stopping.stop_ids)} ids"
@@ -64,8 +68,10 @@ def stop_strings(stopping: pb.Stopping, *, has_tokenizer: bool) -> tuple[str, ..
 
 
 def resumed_ids(resume: pb.Resume, vocab: int, longest: int, shortest: int, stops: frozenset[int]) -> U32:
-    """longest, shortest: max_tokens and min_tokens; stops: ids that end the answer, where only the last one may be
-    one of them. Raises InvalidInput.
+    """Returns the ids of the earlier answer. Raises InvalidInput.
+
+    longest, shortest: max_tokens and min_tokens.
+    stops: ids that end the answer; only the last resumed id may be one.
     """
     field = "resume.generated_ids"
     if not resume.generated_ids:
@@ -87,7 +93,7 @@ def resumed_ids(resume: pb.Resume, vocab: int, longest: int, shortest: int, stop
 
 
 def choice(resume: pb.Resume, n: int, most: int) -> int:
-    """The first choice's index; `most`: choices of any request. Raises InvalidInput."""
+    """Returns the number of the first choice. most: choices of any request. Raises InvalidInput."""
     if n > 1 and (resume.generated_ids or resume.choice):
         raise InvalidInput("n", "1 where an answer is resumed", n)
     return int(in_range("resume.choice", resume.choice, 0, most - 1))

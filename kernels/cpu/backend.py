@@ -54,8 +54,7 @@ class CpuBackend:
 
     threads: threads that compute, the calling one included; None: one per CPU of `cpus`, or of the process.
     isa: 'avx512bf16', 'avx512', 'avx2' or 'portable'; None: the environment's COLIBRI_ISA, else the best that this
-        machine
-        runs.
+        machine runs.
     cpus: pool thread i > 0 is pinned to cpus[i % len(cpus)]; the caller's affinity does not change.
 
     Raises ValueError for an unknown or unsupported path, a bad count or CPU.

@@ -47,16 +47,14 @@ class CudaBackend:
     """The backend on one device.
 
     Weights are copied to the device at first use and stay within `weight_bytes`; the least recently used leave
-    first. If one
-    call's experts need more, they stream through, and copies run while kernels compute.
+    first. If one call's experts need more, they stream through, and copies run while kernels compute.
 
     block_size: threads per block of the row-wise kernels, a multiple of 32 from 32 to 1024; changes no bit.
     weight_bytes: device memory for weights.
     dma_buffer_size: pinned host memory, bytes, at least 64 KiB.
     packer: packs weights; every packer gives the same bytes. None: the reference backend.
     int4_on: where int4 experts are dequantised: 'gpu', in the kernel; 'cpu', by `packer`, a CpuBackend, on their
-        way to the
-        device, where they compute as bf16 experts.
+        way to the device, where they compute as bf16 experts.
 
     Raises ValueError naming the argument.
     """
@@ -178,8 +176,7 @@ class CudaBackend:
         """Runs the gate and sorts its (row, slot) pairs by expert, in one go on the device.
 
         Returns the gate's result, offsets [experts + 1], and order, indices row * k + slot. Pairs of rows that are
-        not ok are left
-        out.
+        not ok are left out.
         """
         with self._turn() as device:
             return routing.gate_and_group(device, self._weights, x, weight, k)

@@ -75,8 +75,7 @@ def linear(device: Device, weights: WeightCache, x: Array, weight: PackedLinear)
 
 def on_tensor_cores(device: Device, x: Array, dtype: str) -> bool:
     """Whether tensor cores multiply: bf16 rows by weights that bf16 holds exactly, on a card with the instructions.
-        Else plain
-    FMA does.
+    Else plain FMA does.
     """
     narrow = x.dtype == np.uint16 and dtype in ("bf16", "int8", "int4")
     return narrow and device.architecture >= TENSOR_ARCHITECTURE

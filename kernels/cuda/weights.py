@@ -69,15 +69,13 @@ class WeightCache:
 
     def runs(self, sizes: list[int]) -> list[list[int]]:
         """Cuts the indices of `sizes` into runs for `stream`: one run if all fit, else runs of half the budget, so
-            that one is copied
-        while the one before it computes.
+        that one is copied while the one before it computes.
         """
         return waves(sizes, self._budget if sum(sizes) <= self._budget else self._budget // 2)
 
     def stream(self, runs: list[list[Bytes]], expand: Expansion | None = None) -> Iterator[list[Buffer]]:
         """Yields the buffers of each run. The next run's copies start when it is asked for, that is, after the caller
-        has launched
-        the kernels that read this one.
+        has launched the kernels that read this one.
 
         expand: what arrays become on their way; always the same for an array.
         """

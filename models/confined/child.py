@@ -1,10 +1,8 @@
 """The child's side of a confined process: it bounds itself, then answers one message after another.
 
 Each pipe carries the lengths of a JSON object and of raw bytes (4 bytes each, big-endian), then the two. If work
-takes too
-long, SIGPROF (CPU time of this process) or SIGALRM (time on the clock) ends the process, even after the parent is
-gone. If
-it takes too much memory, Python code gets a MemoryError; other code ends by SIGABRT.
+takes too long, SIGPROF (CPU time of this process) or SIGALRM (time on the clock) ends the process, even after the
+parent is gone. If it takes too much memory, Python code gets a MemoryError; other code ends by SIGABRT.
 """
 
 from __future__ import annotations
@@ -95,8 +93,7 @@ def _limit_memory(memory: int) -> None:
 
 def _silence() -> None:
     """Silences stderr, which is the parent's. Rust's allocator and panics would write lines of their own; the parent
-    reports
-    what happened.
+    reports what happened.
     """
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)

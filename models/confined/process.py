@@ -227,8 +227,7 @@ class Confined:
     """Somebody else's program, ready for messages. Thread-safe.
 
     One process always lives and answers short messages, one after another. A second process lives while there are
-    long
-    messages, so that no short one waits for them.
+    long messages, so that no short one waits for them.
 
     what: its name in errors.
     module: the child's module, which calls `serve`.

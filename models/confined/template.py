@@ -1,10 +1,8 @@
 """Chat templates: Jinja in a sandbox, with the functions that templates on the Hugging Face hub use.
 
 A template is a program that comes with the checkpoint. It runs in Jinja's immutable sandbox and sees plain data
-only; its
-source and output are bounded. It can still compute for long (also while it is compiled) or make one huge string, so
-it runs
-only in a confined process.
+only; its source and output are bounded. It can still compute for long (also while it is compiled) or make one huge
+string, so it runs only in a confined process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Check a tokenizer whose decoder runs in the server's own process, one token at a time.
 
 Decoding is the engine's work, so the decoder's form must bound it: no regular expression, tokens of bounded length,
-and text
-that grows by a bounded factor.
+and text that grows by a bounded factor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Find how many bytes of text one token can stand for at most, so that a text that cannot fit is refused unread.
 
 There is a bound only if every step of the tokenizer is known to keep it. Otherwise the result is None, and the text
-is
-encoded within the confined process's own bounds.
+is encoded within the confined process's own bounds.
 """
 
 from __future__ import annotations

@@ -25,8 +25,7 @@ def read_blob(
     come: called with n when the first n bytes have arrived, as stored; they are not known to be right yet.
 
     Raises CheckpointError for a file that ends too early, a disk error, or another checksum than `xxh3`; the
-    content of `into`
-    is then void.
+    content of `into` is then void.
     """
     where = f"{path}: {name}"
     digest = xxhash.xxh3_128()

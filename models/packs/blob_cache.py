@@ -1,8 +1,7 @@
 """Keep fetched weights under the SHA-256 of their bytes, so that all processes of a host share what one has fetched.
 
 A file under its digest is complete and was compared with it. Before that it is a `.part`, which its writer locks
-and the
-next one resumes.
+and the next one resumes.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ class BlobCache:
         name: of the blob, in errors.
 
         Raises what `read` raises (the bytes so far stay for the next try), OverBudget if the disk is full,
-        CheckpointError if the
-        bytes do not have the digest, WeightsUnavailable if another process fetches it but gets no further.
+        CheckpointError if the bytes do not have the digest, WeightsUnavailable if another process fetches it but
+        gets no further.
         """
         whole = self.path(sha256)
         _no_link(self._root, whole.parent)

@@ -59,8 +59,7 @@ class CalibrationRun:
 
     text_sha256: of the text.
     run: called once; its results are kept with the unfinished pack: a description for the manifest, and importances
-        by (layer,
-        expert).
+        by (layer, expert).
     """
 
     text_sha256: str
@@ -104,10 +103,8 @@ def build_pack(
     resumes.
 
     The same weights, formats and importances give the same bytes on any machine and with any number of threads.
-    Raises
-    CheckpointError for a weight that is not finite, has changed or does not fit fp16, for a full disk, and for a
-    name that is
-    taken.
+    Raises CheckpointError for a weight that is not finite, has changed or does not fit fp16, for a full disk, and
+    for a name that is taken.
     """
     begun = time.monotonic()
     checkpoint = checked(checkpoint)

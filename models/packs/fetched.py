@@ -1,8 +1,7 @@
 """Open a pack that lies elsewhere: fetch its manifest and texts at once, and each blob when it is needed.
 
 Kept under `weights` of Colibri's home: `packs/HASH`, the pack's folder without its weights, and `blobs`
-(blob_cache). So a
-host fetches only its own experts, once for all its processes and restarts.
+(blob_cache). So a host fetches only its own experts, once for all its processes and restarts.
 """
 
 from __future__ import annotations

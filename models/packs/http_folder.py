@@ -25,8 +25,7 @@ class HttpFolder(HTTPFileSystem):  # type: ignore[misc]
     """The files of a web server, for RemoteFolder.
 
     Redirects may stay on the server or lead to public addresses (as download networks do), and never from https to
-    http. A range
-    brings exactly as many bytes as were asked for, or raises OSError.
+    http. A range brings exactly as many bytes as were asked for, or raises OSError.
     """
 
     cachable = False

@@ -114,8 +114,7 @@ def read_manifest(folder: Path, pin: str = "") -> tuple[Manifest, str]:
     pin: the SHA-256 that it must have; empty: any.
 
     Raises CheckpointError naming field, what was expected and what it got; for a pack of another version also the
-    command that
-    makes it anew.
+    command that makes it anew.
     """
     path = folder / MANIFEST_NAME
     return decode_manifest(read_bounded(path, MAX_MANIFEST_BYTES), str(path), pin)

@@ -34,8 +34,7 @@ class RemoteFolder:
     name: the URL without the user's name and password, for people.
 
     Raises ConfigError for a scheme that is unknown or not installed, WeightsUnavailable (which a retry may cure)
-    for everything
-    else.
+    for everything else.
     """
 
     def __init__(self, url: str, read_s: float = READ_S) -> None:

@@ -1,8 +1,7 @@
 """Check that the scales of a pack's int8 and int4 matrices are finite.
 
 A checksum only says that they are as packed, by whomever. Numbers of 8 and 4 bits need no check, and plain formats
-are
-checked while packing.
+are checked while packing.
 """
 
 from __future__ import annotations

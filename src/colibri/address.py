@@ -65,8 +65,7 @@ def claim_unix_path(path: str, field: str = "address") -> None:
     """Removes the socket file that a killed server left, so that its path can be bound.
 
     gRPC itself would take the path away from a live server. Raises ConfigError if a server answers there, if the
-    path is
-    something other than a socket, or if its folder does not exist.
+    path is something other than a socket, or if its folder does not exist.
     """
     try:
         mode = os.lstat(path).st_mode

@@ -37,9 +37,11 @@ class Code(enum.Enum):
 class ColibriError(Exception):
     """Base of every error that Colibri raises on purpose.
 
-    `retryable` says whether the same call may succeed later; `retry_after_s` is the advised wait in seconds (None:
-    no advice); `peer` names the process on the other side of a failed wait or link. The message is one line of at
-    most 2,000 characters, whatever was quoted in it.
+    retryable: whether the same call may succeed later.
+    retry_after_s: advised wait, seconds; None: no advice.
+    peer: the process on the other side of a failed wait or link.
+
+    The message is one line of at most 2,000 characters, whatever it quotes.
     """
 
     code = Code.INTERNAL
@@ -52,7 +54,7 @@ class ColibriError(Exception):
         self.retry_after_s = retry_after_s
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickled whole, whatever the constructor takes."""
+        """Pickles the whole error, whatever its constructor takes."""
         return _revived, (type(self), self.args, dict(self.__dict__))
 
 
@@ -84,15 +86,17 @@ class CheckpointError(ColibriError):
 
     @classmethod
     def of(cls, where: object, field: str, expected: str, got: object) -> CheckpointError:
-        """In the form that all of these have. `where`: the file, or what else holds the field; `field`: empty for a
-        fault of the whole of it.
+        """Returns an error in the form that all of these have.
+
+        where: the file, or whatever holds the field.
+        field: empty if the whole file is at fault.
         """
         label = f"{where}: {_cut(field, _MAX_GOT)}" if field else str(where)
         return cls(f"{label}: expected {expected}, got {_cut(str(got), 2 * _MAX_GOT)}")
 
 
 class WeightsUnavailable(ColibriError):
-    """Weights could not be fetched from where they lie; what came before stays, and a retry takes it up."""
+    """Weights could not be fetched. What arrived is kept, and a retry resumes."""
 
     code = Code.UNAVAILABLE
     retryable = True
@@ -112,13 +116,13 @@ class Busy(ColibriError):
 
 
 class OverBudget(ColibriError):
-    """It would take more memory than was granted; names both."""
+    """It would take more memory than was granted. Names both."""
 
     code = Code.RESOURCE_EXHAUSTED
 
 
 class DeadlineExpired(ColibriError):
-    """The caller's time is over; the work was dropped."""
+    """The caller's time is over, and the work was dropped."""
 
     code = Code.DEADLINE_EXCEEDED
 
@@ -170,7 +174,7 @@ class BadRow(ColibriError):
 
 
 class ShuttingDown(ColibriError):
-    """The server drains: running answers may end, new ones belong elsewhere."""
+    """The server drains: running answers may end; send new ones elsewhere."""
 
     code = Code.UNAVAILABLE
     retryable = True
@@ -183,20 +187,21 @@ class DuplicateRequest(ColibriError):
 
 
 class Unauthenticated(ColibriError):
-    """The caller showed no token that the server takes."""
+    """The caller showed no token that the server accepts."""
 
     code = Code.UNAUTHENTICATED
 
 
 class PermissionDenied(ColibriError):
-    """The caller is known, and may not do this."""
+    """The caller is known but may not do this."""
 
     code = Code.PERMISSION_DENIED
 
 
 class TlsError(ColibriError):
-    """No secure connection comes about, and asking again changes nothing: a certificate is wrong or missing, or one
-    side speaks TLS and the other does not."""
+    """No secure connection is possible, and a retry changes nothing: a certificate is wrong or missing, or only one
+    side speaks TLS.
+    """
 
     code = Code.UNAVAILABLE
 

@@ -1,8 +1,8 @@
-"""Which workers an expert may lie on, where the workers of a deployment do not all compute the same bits.
+"""Decide which workers may hold an expert, if the workers of a deployment do not all compute the same bits. Pure.
 
-Each expert belongs to one numerics id, for as long as the deployment lives, and only workers of that id ever hold it.
-So whichever holder answers for it, by division, hedge, failover or a new placement, computes the same bits: what an
-answer is depends on the request and on who belongs to whom, never on timing. Pure.
+Each expert has one numerics id as its home for as long as the deployment lives, and only workers with that id ever
+hold it. So any holder that answers, by division, hedge, failover or a new placement, computes the same bits. An
+answer depends on the request and on the homes, never on timing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ OPTION = "--mixed-numerics"
 
 @dataclass(frozen=True, slots=True)
 class NumericsHomes:
-    """Numerics ids. experts: of each expert, in every layer; workers: by name, of those that are not `usual`."""
+    """The numerics ids of experts and workers.
+
+    experts: id of each expert, the same in every layer.
+    workers: name -> id, for workers whose id is not `usual`.
+    """
 
     experts: tuple[str, ...]
     usual: str
@@ -31,7 +35,7 @@ class NumericsHomes:
         return self.of(worker) == self.experts[expert]
 
     def check_present(self, workers: Iterable[str]) -> None:
-        """Raises InvalidInput where an id that experts belong to would have no worker."""
+        """Raises InvalidInput if an id that is an expert's home would have no worker."""
         there = {self.of(worker) for worker in workers}
         for home in dict.fromkeys(self.experts):
             if home not in there:
@@ -39,10 +43,13 @@ class NumericsHomes:
 
 
 def assign_homes(experts: int, workers: Mapping[str, int]) -> tuple[str, ...]:
-    """To which id each of `experts` belongs. workers: how many of each id there are: it gets its part of the experts,
-    by largest remainder, at least one; those of an id lie as far apart as they can.
+    """Returns the home of each of `experts`.
 
-    Raises InvalidInput for fewer experts than ids."""
+    workers: id -> number of its workers. An id gets its share of the experts by largest remainder, at least one,
+        and its experts lie as far apart as possible.
+
+    Raises InvalidInput for fewer experts than ids.
+    """
     ids = sorted(workers)
     if experts < len(ids):
         raise InvalidInput("experts", f"at least {len(ids)}, one for each numerics id", experts)
@@ -66,8 +73,10 @@ def assign_homes(experts: int, workers: Mapping[str, int]) -> tuple[str, ...]:
 def spread_by_home(
     layers: int, workers: Sequence[str], homes: NumericsHomes, replicas: int = 1, epoch: int = 1
 ) -> Placement:
-    """colibri.placement.spread of each id's experts over its workers. Raises InvalidInput, also where an id has fewer
-    workers than `replicas`."""
+    """Spreads each id's experts over its workers (colibri.placement.spread).
+
+    Raises InvalidInput, also if an id has fewer workers than `replicas`.
+    """
     homes.check_present(workers)
     holders: list[list[tuple[int, ...]]] = [[() for _ in homes.experts] for _ in range(layers)]
     for home in dict.fromkeys(homes.experts):

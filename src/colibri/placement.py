@@ -21,13 +21,15 @@ from colibri.security.channel import PLAIN, ChannelSecurity
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """holders[layer][expert]: indices into `workers`, in order of preference; the same number of experts per
-    layer.
+    """Which workers hold each expert, and how they share its rows. Immutable.
 
-    loads[layer][expert]: what is expected of each expert, in any one unit per layer, and speeds, of each worker in any
-    one unit, say how much of an expert each of its holders answers for; without loads the first one answers.
-    `epoch` (at least 1) grows with every change and travels in each request. Raises InvalidInput when a
-    holder is out of range, named twice or missing, or a load or a speed is no finite number, or negative.
+    holders: [layer][expert] -> indices into `workers`, in order of preference.
+    loads: [layer][expert], expected load, in any one unit per layer. None: the first holder answers.
+    speeds: of each worker, in any one unit. Loads and speeds say how much each holder of an expert answers for.
+    epoch: at least 1; grows with every change and travels in each request.
+
+    Raises InvalidInput if layers differ in their number of experts, a holder is out of range, named twice or
+    missing, or a load or speed is negative or not finite.
     """
 
     epoch: int
@@ -80,12 +82,13 @@ class Placement:
         return len(self.holders[0]) if self.holders else 0
 
     def owner(self, layer: int) -> NDArray[np.uint32]:
-        """First holder of each expert of a layer: uint32 [experts], read-only; made once per snapshot."""
+        """Returns the first holder of each expert of a layer: uint32 [experts], read-only, made once."""
         return self._owners[layer]
 
     def division(self, layer: int) -> Division:
-        """Who answers for how much of each expert of a layer while all workers are in order; made when first asked for
-        (colibri.row_division)."""
+        """Returns who answers for how much of each expert of a layer while all workers are in order
+        (colibri.row_division).
+        """
         division = self._divisions.get(layer)
         if division is None:
             holders = self.holders[layer]
@@ -97,11 +100,11 @@ class Placement:
         return division
 
     def partners(self, worker_index: int) -> frozenset[int]:
-        """The workers that also hold some expert of this one."""
+        """Returns the workers that also hold some expert of this one."""
         return self._partners[worker_index]
 
     def experts_of(self, worker_index: int) -> list[tuple[int, int]]:
-        """(layer, expert) ids that a worker holds, as first choice or replica, ascending."""
+        """Returns the (layer, expert) ids that a worker holds, as first holder or replica, ascending."""
         return [
             (layer, expert)
             for layer, experts in enumerate(self.holders)
@@ -127,10 +130,10 @@ class Placement:
 
 
 def spread(layers: int, experts: int, workers: Sequence[str], replicas: int = 1, epoch: int = 1) -> Placement:
-    """Round-robin over the workers, shifted by one per layer, so that uneven remainders even out over the
+    """Places experts round-robin over the workers, shifted by one per layer, so that remainders even out over the
     layers.
 
-    Replicas of an expert sit on different workers. Raises InvalidInput.
+    Replicas of an expert are on different workers. Raises InvalidInput.
     """
     if layers < 1:
         raise InvalidInput("layers", "at least 1", layers)
@@ -150,8 +153,12 @@ def spread(layers: int, experts: int, workers: Sequence[str], replicas: int = 1,
 
 @dataclass(frozen=True, slots=True)
 class WorkerEndpoint:
-    """One life of a worker. target: "unix:/path" or "host:port"; incarnation is never reused; security: of channels
-    to it."""
+    """One incarnation of a worker, and how to reach it.
+
+    target: "unix:/path" or "host:port".
+    incarnation: never reused.
+    security: of channels to it.
+    """
 
     name: str
     incarnation: int
@@ -161,8 +168,7 @@ class WorkerEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A placement and the workers alive, by name: a dead worker has no endpoint. Never changed after
-    publishing."""
+    """A placement, and the endpoints of live workers by name; a dead worker has none. Immutable once published."""
 
     placement: Placement
     endpoints: Mapping[str, WorkerEndpoint]
@@ -186,10 +192,10 @@ class Reading:
 
 
 class Directory:
-    """Holds the newest Membership; any thread may read, publish or wait.
+    """Holds the newest Membership. Any thread may read, publish or wait.
 
-    Whoever sends by a snapshot stays with it (`reading`) until all its answers are in, so that `wait_unused` tells
-    when nobody uses an older epoch any more.
+    Whoever sends by a snapshot stays with it (`reading`) until all its answers are in. So `wait_unused` knows when
+    nobody uses an older epoch any more.
     """
 
     def __init__(self, membership: Membership) -> None:
@@ -204,11 +210,11 @@ class Directory:
         return self._current
 
     def reading(self) -> Reading:
-        """A context that yields the newest snapshot and counts as its reader until it is left."""
+        """Returns a context that yields the newest snapshot and counts as its reader until it is left."""
         return Reading(self)
 
     def enter(self) -> Membership:
-        """The newest snapshot; its reader must `leave` it. For stays that are no single block."""
+        """Returns the newest snapshot; its reader must `leave` it. For readers that cannot use a `with` block."""
         with self._counting:
             # Under the lock: whoever publishes and then waits sees this reader, or is seen by it.
             membership = self._current
@@ -217,7 +223,7 @@ class Directory:
         return membership
 
     def leave(self, membership: Membership) -> None:
-        """Ends one stay with a snapshot that `enter` gave."""
+        """Ends the use of a snapshot that `enter` returned."""
         epoch = membership.placement.epoch
         with self._counting:
             left = self._readers[epoch] - 1
@@ -229,9 +235,10 @@ class Directory:
                 self._left.notify_all()
 
     def wait_unused(self, below_epoch: int, timeout_s: float) -> bool:
-        """Whether, within `timeout_s` seconds, everybody has left the snapshots of epochs below `below_epoch`.
+        """Waits until nobody uses snapshots of epochs below `below_epoch`, at most `timeout_s` seconds. Returns
+        whether that is so.
 
-        Means something once a snapshot of that epoch has been published: nobody enters an older one then.
+        Call it after publishing a snapshot of that epoch: nobody enters an older one then.
         """
         with self._counting:
             self._watched_below = max(self._watched_below, below_epoch)
@@ -249,8 +256,7 @@ class Directory:
             self._changed.notify_all()
 
     def wait_change(self, after: Membership, timeout: float) -> Membership:
-        """The snapshot as soon as it is not `after`; `after` itself if nothing changed within `timeout`
-        seconds."""
+        """Returns the snapshot once it is not `after`; returns `after` itself after `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._current is not after, timeout)
             return self._current

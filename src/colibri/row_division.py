@@ -1,9 +1,9 @@
-"""Who answers for which part of an expert's rows, where several workers hold it: a layer's loads made level. Pure.
+"""Divide experts among their holders so that a layer's load is level. Pure.
 
-An expert is answered for by one worker wherever that does; its rows are divided only where a worker would otherwise
-have more than its part of the layer's load, since each divider reads the weights anew. Which rows, or which small
-batches, go where is a matter of their number alone (colibri.router_service.plan), and no row's result depends on who
-computes it (docs/numerics.md).
+One holder answers for an expert if possible. Its rows are divided only where a worker would otherwise have more
+than its part of the layer's load, since every divider reads the weights. Which rows, or which small batches, go
+where depends on their number alone (colibri.router_service.plan), and no row's result depends on who computes it
+(docs/numerics.md).
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ Division = tuple[tuple[tuple[int, int], ...], ...]
 def divide(
     holders: Sequence[Sequence[int]], loads: Sequence[float] | None, speeds: Sequence[float] | None
 ) -> Division:
-    """holders: by expert, workers that may answer, at least one each; loads: of each expert, in any one unit (None:
-    not known, all alike, and no expert is divided); speeds: of each worker, in any one unit (None: all alike).
+    """Returns who answers for which part of each expert.
 
-    The largest of load / speed over the workers is, but for SLACK, the least that the holders allow.
+    holders: by expert, the workers that may answer, at least one each.
+    loads: of each expert, in any one unit; None: unknown, all alike, and no expert is divided.
+    speeds: of each worker, in any one unit; None: all alike.
+
+    The largest load / speed of a worker is the least that the holders allow, up to SLACK.
     """
     workers = sorted({worker for names in holders for worker in names})
     known = loads is not None
@@ -46,7 +49,7 @@ def divide(
 
 
 class _Before(NamedTuple):
-    """Of a shift's two workers: (worker, its piece of the expert or None, its load)."""
+    """Undo record: both workers before the shift, each (worker, its piece of the expert or None, its load)."""
 
     expert: int
     source: tuple[int, float | None, float]
@@ -54,9 +57,13 @@ class _Before(NamedTuple):
 
 
 class Levelling:
-    """One layer's loads on their way to be level. `pieces`: by expert, worker -> load that it takes, above 0 but for an
-    expert without load; `load`: by worker, their sums. workers: those that share the layer's load; `even`: by worker,
-    its part by speed."""
+    """Levels one layer's loads.
+
+    pieces: by expert: worker -> load that it takes; above 0, except for an expert without load.
+    load: by worker, the sum of its pieces.
+    workers: those that share the layer's load.
+    even: by worker, its part by speed.
+    """
 
     def __init__(
         self,
@@ -80,8 +87,10 @@ class Levelling:
         self._dust = 1e-9 * total
 
     def assign(self, divided: bool) -> None:
-        """Each expert to the holder that is the least loaded with it; those without a choice first, then the heaviest.
-        divided: one that is more than any holder has room for is shared out at once."""
+        """Gives each expert to its least loaded holder: first experts with one holder, then the heaviest.
+
+        divided: divide at once an expert that is more than any holder has room for.
+        """
         cap = [(1 + SLACK) * even for even in self.even]
         order = sorted(range(len(self.holders)), key=lambda e: (len(self.holders[e]) > 1, -self.loads[e]))
         for expert in order:
@@ -100,8 +109,9 @@ class Levelling:
             self._exchange()
 
     def settle(self) -> None:
-        """Moves load along chains of holders until no worker has more than its part and the slack, or than the least
-        that the holders allow."""
+        """Moves load along chains of holders until no worker exceeds its part and the slack, or the least that the
+        holders allow.
+        """
         least = 1.0
         for _ in range(_ROUNDS):
             stuck = self.push(least)
@@ -110,8 +120,11 @@ class Levelling:
             least = stuck
 
     def push(self, least: float) -> float:
-        """Moves load from workers above `least` of their even part, and the slack, to those below it. Returns the even
-        part of a set of workers from whom nothing can go to others: none of them can have less. 0: all was done."""
+        """Moves load from workers above `least` times their even part (plus the slack) to workers below it.
+
+        Returns 0 when level, else the lower bound where it stuck: the mean, in even parts, of workers that can move
+        nothing to others.
+        """
         level = [(1 + SLACK) * least * even for even in self.even]
         closed: set[int] = set()
         stuck = 0.0
@@ -124,24 +137,26 @@ class Levelling:
         return stuck
 
     def ratio(self) -> float:
-        """Largest over even part, of the workers; 1 without load."""
+        """Returns the largest load over even part of any worker; 1 without load."""
         return max((self.load[w] / self.even[w] for w in self.workers if self.even[w]), default=1.0)
 
     def add_holder(self, expert: int, worker: int) -> None:
         self.holders[expert].append(worker)
 
     def reach(self, start: int) -> dict[int, tuple[int, int]]:
-        """Workers to which load of `start` can go along chains of holders, nearest first, each with (the worker before
-        it, the expert that they share)."""
+        """Returns the workers that load of `start` can reach along chains of holders, nearest first.
+
+        Each maps to (the worker before it, the expert that they share).
+        """
         return self._search(start, lambda worker: False, frozenset())[0]
 
     @property
     def shifts(self) -> int:
-        """So far, in the journal."""
+        """Number of shifts in the journal."""
         return len(self.journal or ())
 
     def undo(self, length: int) -> None:
-        """All shifts but the first `length`."""
+        """Undoes all shifts but the first `length`."""
         journal = self.journal or []
         while len(journal) > length:
             before = journal.pop()
@@ -154,7 +169,7 @@ class Levelling:
                     self.on[worker][before.expert] = None
 
     def pull(self, start: int, end: int, came: Mapping[int, tuple[int, int]], most: float) -> None:
-        """Up to `most` of the load of `start` goes to `end`, along the chain that `reach` found."""
+        """Moves up to `most` of the load of `start` to `end`, along the chain that `reach` found."""
         amount, worker = most, end
         while worker != start:
             source, expert = came[worker]
@@ -169,7 +184,7 @@ class Levelling:
             worker = source
 
     def shift(self, expert: int, source: int, target: int, amount: float) -> None:
-        """Some of what `source` takes of an expert goes to another holder of it."""
+        """Moves some of an expert's load from `source` to another of its holders."""
         pieces = self.pieces[expert]
         if self.journal is not None:
             ends = [(worker, pieces.get(worker), self.load[worker]) for worker in (source, target)]
@@ -193,7 +208,7 @@ class Levelling:
         self.load[worker] += amount
 
     def _exchange(self) -> None:
-        """Whole experts to less loaded holders, until that evens out nothing more."""
+        """Moves whole experts to less loaded holders until that evens out nothing more."""
         moved = True
         while moved:  # ends: each move makes two loads more alike
             moved = False
@@ -208,8 +223,9 @@ class Levelling:
                     moved = True
 
     def _push_from(self, start: int, level: Sequence[float], closed: set[int]) -> set[int] | None:
-        """Along the shortest chain to a worker below its level; None when that was done, else all that were
-        reached."""
+        """Moves load along the shortest chain to a worker below its level. Returns None if it did, else all workers
+        reached.
+        """
         came, end = self._search(start, lambda w: self.load[w] < level[w] - self._dust, closed)
         if end is None:
             return set(came)
@@ -219,7 +235,7 @@ class Levelling:
     def _search(
         self, start: int, found: Callable[[int], bool], closed: Set[int]
     ) -> tuple[dict[int, tuple[int, int]], int | None]:
-        """Breadth first, not into `closed`, to the first worker that is `found`."""
+        """Searches breadth first, not into `closed`, for the first worker that `found` accepts."""
         came = {start: (start, -1)}
         seen: set[int] = set()
         queue = deque([start])
@@ -240,7 +256,7 @@ class Levelling:
 
 
 def _parts(pieces: dict[int, float]) -> tuple[tuple[int, int], ...]:
-    """Loads as parts of PARTS, by largest remainder; nobody has none."""
+    """Turns loads into parts of PARTS by largest remainder; leaves out workers without a part."""
     total = sum(pieces.values())
     if len(pieces) == 1 or not total:
         return ((min(pieces), PARTS),)
@@ -253,7 +269,7 @@ def _parts(pieces: dict[int, float]) -> tuple[tuple[int, int], ...]:
 
 
 def worker_loads(division: Division, loads: Iterable[float], workers: int) -> list[float]:
-    """What each of `workers` takes of a layer's loads by a division."""
+    """Returns what each worker takes of a layer's loads by a division."""
     sums = [0.0] * workers
     for expert, load in zip(division, loads, strict=True):
         for worker, parts in expert:

@@ -1,11 +1,9 @@
 """Call Colibri's servers from Python.
 
 Belongs here: the clients of Generation (`Client`, and `AsyncClient` for asyncio), what both share (options,
-    messages,
-retries, resuming an answer), and `remote_moe`, which runs the experts of a transformers model in a cluster. Does
-not
-belong here: anything that a server needs. torch is the caller's: nothing here imports it before `remote_moe` is
-    called.
+messages, retries, resuming an answer), and `remote_moe`, which runs the experts of a transformers model in a
+cluster. Does not belong here: anything that a server needs. torch is the caller's: nothing here imports it before
+`remote_moe` is called.
 """
 
 from colibri.client.aio import AsyncClient, AsyncEventStream

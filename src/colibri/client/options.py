@@ -18,8 +18,7 @@ class RequestOptions(TypedDict, total=False):
     """The fields of GenerateRequest besides its prompt.
 
     An option that is missing or None takes the checkpoint's default. generation.proto gives the ranges; the server
-    checks
-    them.
+    checks them.
 
     temperature: 0 takes the likeliest token.
     top_p, top_k, min_p: which tokens may be sampled.

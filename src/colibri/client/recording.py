@@ -1,8 +1,7 @@
 """Keep answers in a file, one JSON object per line, so that they can be asked for again and compared.
 
 A record holds the request as it was sent (with the seed that was drawn), what computed it, and for each choice the
-ids,
-the receipts (16 hex digits each), the text and why it ended.
+ids, the receipts (16 hex digits each), the text and why it ended.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Run the experts of a transformers Mixtral in a cluster.
 
 Each MoE block of the model is replaced by a call of Router.Forward. Gate, experts and merge happen there; the rest
-of the
-model stays in its program. torch and transformers are the caller's.
+of the model stays in its program. torch and transformers are the caller's.
 """
 
 from __future__ import annotations
@@ -87,8 +86,7 @@ class RemoteMoe:
         rows: fp32 [rows, hidden], after the layer's second norm.
 
         A row with NaN or Inf comes back as NaN, as from the model's own block. Raises ColibriError, naming the
-        process that
-        failed.
+        process that failed.
         """
         deadline = Deadline.after(self._timeout_s)
         step = self.rows_per_call
@@ -217,8 +215,7 @@ def remote_moe(
     security: of the channel and its calls, as in Client.
 
     Before anything is changed, shapes are compared, and each gate's choices for some rows. Raises InvalidInput if
-    the server
-    has another model. The blocks raise ColibriError.
+    the server has another model. The blocks raise ColibriError.
     """
     torch = importlib.import_module("torch")
     blocks = _blocks(model)

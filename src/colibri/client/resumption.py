@@ -1,12 +1,9 @@
 """Follow one answer over any number of calls: what to ask next, and which part of what comes is new.
 
 No IO here. After a call was lost in the middle, the next one resumes from the tokens that came. The server computes
-the
-tokens of the last message again, and their ids, receipts and text must be the same. Otherwise the server has
-changed, and
-the answer ends with NumericsMismatch instead of going on with other bits. This overlap also finds the end of an
-answer
-whose last token came but whose Finished did not.
+the tokens of the last message again, and their ids, receipts and text must be the same. Otherwise the server has
+changed, and the answer ends with NumericsMismatch instead of going on with other bits. This overlap also finds the
+end of an answer whose last token came but whose Finished did not.
 """
 
 from __future__ import annotations
@@ -123,8 +120,7 @@ class Resumption:
         """Whether the failure of a call advises a retry.
 
         If this client did not cancel a cancelled call, the server that ends did. A request id that is still taken
-        belongs to the
-        lost call.
+        belongs to the lost call.
         """
         return error.retryable or type(error) is Cancelled or self.is_ghost(error)
 

@@ -16,16 +16,14 @@ class Retry:
     """The bounds of retries, for `retry=` of a client or a call.
 
     Only retryable failures are retried: those that a server calls so, and connections that were refused or lost.
-        News, that
-    is a new token, resets both bounds.
+    News, that is a new token, resets both bounds.
 
     attempts: failures in a row.
     within_s: seconds since the last news, or since the call, after which nothing is retried. A restart of the
-        server may take
-        this long.
+        server may take this long.
     first_wait_s, factor, longest_wait_s: the wait before attempt k is first_wait_s * factor^k, at most
-        longest_wait_s. It is
-        shortened at random, at most by half, and never below the server's advice (`retry_after_s`).
+        longest_wait_s. It is shortened at random, at most by half, and never below the server's advice
+        (`retry_after_s`).
     """
 
     attempts: int = 1000

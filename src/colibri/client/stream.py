@@ -26,11 +26,10 @@ OnRetry = Callable[[ColibriError, float], None]
 
 class EventStream(Iterator[Event]):
     """The events of one answer: Accepted, Tokens, ..., one Finished per choice. Closing it before the end aborts the
-        request.
+    request.
 
     With retries, a lost call is asked again with the tokens that came, and the stream continues: no event comes
-    twice, and
-    the bits are those of an undisturbed answer.
+    twice, and the bits are those of an undisturbed answer.
     """
 
     def __init__(

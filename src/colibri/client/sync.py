@@ -89,8 +89,7 @@ class Client:
         """Streams an answer to a text, to token ids or to a chat. RequestOptions explains the options.
 
         timeout_s: for the whole answer, retries included, seconds. After it the server ends the request, and the
-            stream raises
-            DeadlineExpired.
+            stream raises DeadlineExpired.
         retry: None: as the client's; False: retry nothing.
 
         Raises InvalidInput for values that fit no message. The server checks everything else, and the stream raises

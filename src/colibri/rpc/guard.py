@@ -1,10 +1,8 @@
 """Guard every handler of a server: who may call, places for calls, bounds on what callers owe, typed errors.
 
 By itself, grpc's server reads the message of a unary call on a thread of its pool, before any of our code, for as
-long
-as the caller likes. On the wire a unary call is a stream of one message. So every call is served as a stream here:
-it
-is refused before anything is read, and reads its message in a place that has a time bound.
+long as the caller likes. On the wire a unary call is a stream of one message. So every call is served as a stream
+here: it is refused before anything is read, and reads its message in a place that has a time bound.
 """
 
 from __future__ import annotations

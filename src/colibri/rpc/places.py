@@ -2,8 +2,7 @@
 
 A call holds a place and a thread from its headers to its end. Its peer controls three waits: until the message is
 complete, until a reply is taken, and, after the end, until the rest is read. Each has a time bound. If all places
-are
-taken, a call that still owes its message makes room for the next one.
+are taken, a call that still owes its message makes room for the next one.
 """
 
 from __future__ import annotations
@@ -193,8 +192,7 @@ class Places:
 
     def _makes_room_for(self, newcomer: Place) -> Place | None:
         """Returns the call that must make room, or None: the one that has waited longest for its peer, on the
-            connection with most
-        such calls.
+        connection with most such calls.
 
         None if that is the newcomer's own connection and no call of it has waited long.
         """

@@ -1,8 +1,7 @@
 """Refuse calls before they take a place: at once, or late if their connection asks too often.
 
 A late refusal holds no thread. The call is kept, and its stream counts against those that the connection may open.
-So a
-peer that opens calls only to be refused is slowed down. Other peers, and callers that err now and then, notice
+So a peer that opens calls only to be refused is slowed down. Other peers, and callers that err now and then, notice
 nothing.
 """
 

@@ -1,10 +1,8 @@
 """The only way to build a gRPC server here: who may call, typed errors, health, reflection, bounded concurrency.
 
 Servicers raise ColibriError. The server turns it into a status, and bytes that are not a message into
-INVALID_ARGUMENT.
-Calls beyond the limit are refused with a retryable RESOURCE_EXHAUSTED, calls of strangers before their message is
-read.
-Health has places and threads of its own, so it answers whatever else runs, and whoever asks.
+INVALID_ARGUMENT. Calls beyond the limit are refused with a retryable RESOURCE_EXHAUSTED, calls of strangers before
+their message is read. Health has places and threads of its own, so it answers whatever else runs, and whoever asks.
 """
 
 from __future__ import annotations
@@ -138,8 +136,7 @@ def build_server(
     bounds: how long callers may keep the server waiting.
 
     Raises ConfigError if the address cannot be bound, if others can reach it and TLS or callers' credentials are
-    missing, or
-    if protobuf is the slow implementation in Python.
+    missing, or if protobuf is the slow implementation in Python.
     """
     check_implementation()
     security = security or ServerSecurity()

@@ -37,8 +37,7 @@ class Rules:
     here: calls of scope OPERATOR must come from this machine, since nothing says who calls.
     secret: what every call to a worker must show, in place of tokens.
     own_user: on loopback, calls of the scopes OPERATOR and PLANE must come from the server's own user or root,
-        since nothing
-        else says who calls.
+        since nothing else says who calls.
     """
 
     scopes: Mapping[str, Scope]

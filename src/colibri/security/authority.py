@@ -1,10 +1,8 @@
 """A private CA: makes the certificates by which the processes of a deployment know one another.
 
 ECDSA on P-256 with SHA-256, which every TLS library speaks; X.509 v3 (RFC 5280). A certificate holds its holder's
-role in
-a URI (colibri.security.roles), where it may be reached as DNS names and addresses, and in its extended key usage
-whether
-it may stand for a server, a caller or both.
+role in a URI (colibri.security.roles), where it may be reached as DNS names and addresses, and in its extended key
+usage whether it may stand for a server, a caller or both.
 """
 
 from __future__ import annotations

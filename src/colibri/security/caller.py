@@ -15,8 +15,7 @@ def caller_of(context: grpc.ServicerContext) -> str:
     """Returns a digest of the call's token and certificate; empty if it shows neither.
 
     `security.access` has judged before whether the server accepts them. So to be taken for another caller, one must
-    show that
-    caller's credentials.
+    show that caller's credentials.
     """
     metadata: Iterable[tuple[str, str | bytes]] = context.invocation_metadata() or ()
     identity: Mapping[str, Any] = context.auth_context() or {}

@@ -1,6 +1,5 @@
 """Judge certificates and keys with the ssl module, so that a server's start can say what a caller's failed connection
-could
-not.
+could not.
 """
 
 from __future__ import annotations

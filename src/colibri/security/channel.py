@@ -74,8 +74,7 @@ class ChannelSecurity:
 
     def check(self, target: str) -> None:
         """Reads every file once. Raises ConfigError, naming the option, for a useless file, or if the token would go
-        in clear to
-        another machine.
+        in clear to another machine.
         """
         if self.tls_ca is not None:
             _, pair = _read(self)
@@ -147,8 +146,7 @@ def material(security: ChannelSecurity) -> tuple[bytes, KeyPair | None]:
     """Returns CAs and own certificate of a channel that speaks TLS.
 
     Files that are being replaced, and do not fit together for a moment, count once they do. Raises ConfigError for
-    files that
-    never did.
+    files that never did.
     """
     return _materials.current(security)
 

@@ -24,10 +24,8 @@ def users_of(peer: str, folder: Path = _FOLDER) -> frozenset[int]:
     """Returns the users of all sockets that may be the peer's; empty if no such socket is open.
 
     There is more than one only if several connections of this machine leave from the same address. A socket counts
-    while it is
-    established; the kernel shows one that its process has closed as root's. Raises OSError if the kernel's tables
-    cannot be
-    read.
+    while it is established; the kernel shows one that its process has closed as root's. Raises OSError if the
+    kernel's tables cannot be read.
     """
     found = _PEER.fullmatch(peer)
     if found is None:

@@ -1,10 +1,8 @@
 """The bearer tokens that a server accepts: a file, read again when it changes.
 
 A line is `NAME SCOPE TOKEN [EXPIRES]`. TOKEN is the token itself, or `sha256:` and its digest in hexadecimal;
-`colibri
-token new` writes the digest, so that the file is worthless to a thief. EXPIRES is an ISO 8601 date or time, UTC
-unless it
-says otherwise; a date means its beginning. `#` begins a comment.
+`colibri token new` writes the digest, so that the file is worthless to a thief. EXPIRES is an ISO 8601 date or
+time, UTC unless it says otherwise; a date means its beginning. `#` begins a comment.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """A link over gRPC's public API: one bidirectional Exchange stream, frames as bytes both ways.
 
 Thread hand-overs are what a hop costs, so a frame passes as few as the API allows. To send, grpc's own thread takes
-it
-from the queue. A received frame goes from grpc's event thread, by way of the deserialiser, straight to the waiting
-receiver, while a thread of ours only asks grpc for the next one.
+it from the queue. A received frame goes from grpc's event thread, by way of the deserialiser, straight to the
+waiting receiver, while a thread of ours only asks grpc for the next one.
 """
 
 from __future__ import annotations

@@ -43,8 +43,7 @@ class Link(Protocol):
         """Sends one frame made of `parts`. Frames leave in the order of the calls.
 
         The call returns once the frame is queued; the queue is bounded in bytes. Raises WorkerLost if the link is
-        dead or
-        closed, DeadlineExpired if the queue stayed full for `timeout_s` seconds.
+        dead or closed, DeadlineExpired if the queue stayed full for `timeout_s` seconds.
         """
         ...
 
@@ -52,8 +51,7 @@ class Link(Protocol):
         """Returns the next frame.
 
         Raises WorkerLost if the link is dead or closed, DeadlineExpired if nothing came within `timeout_s` seconds;
-        the link
-        then lives on.
+        the link then lives on.
         """
         ...
 

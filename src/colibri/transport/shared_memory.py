@@ -1,13 +1,10 @@
 """A link between two processes on one host: frames travel through shared memory, and gRPC's Attach call holds the
-    link.
+link.
 
 A hop is then a copy and a look at one word instead of four thread hand-overs. A waiting thread yields its core for
-a
-moment and then sleeps, so it does no harm if there are more processes than cores. The memory is a nameless
-descriptor of
-the worker's, so nothing is left behind, however the two end. When a peer dies the Attach call ends; that closes the
-rings
-and wakes whoever waits.
+a moment and then sleeps, so it does no harm if there are more processes than cores. The memory is a nameless
+descriptor of the worker's, so nothing is left behind, however the two end. When a peer dies the Attach call ends;
+that closes the rings and wakes whoever waits.
 """
 
 from __future__ import annotations

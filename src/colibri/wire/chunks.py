@@ -59,9 +59,8 @@ class Reassembler:
     """Puts a stream's messages together again. Not thread-safe: one stream, one reader.
 
     Holds at most `max_messages` incomplete messages and `max_bytes` of tensors. A message's share is reserved when
-    its first
-    frame arrives, so that frame's claims must have been checked before. Messages of a single frame pass without a
-    copy.
+    its first frame arrives, so that frame's claims must have been checked before. Messages of a single frame pass
+    without a copy.
     """
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:

@@ -37,8 +37,7 @@ class Header:
     """The fields of colibri.v1.FrameHeader, in its order. Lists are one-dimensional uint32 or float32 arrays.
 
     Enum fields hold numbers as they came, also unknown ones. Do not change a header once it is built. It is not
-    frozen,
-    since making a frozen one takes three times as long.
+    frozen, since making a frozen one takes three times as long.
     """
 
     kind: int = 0

@@ -31,8 +31,7 @@ class FrameLimits:
     max_rows: rows of one message.
 
     These follow: mode_number and dtype_number (of colibri.v1.ComputeMode and Dtype, in every request), row_bytes
-        (one row of
-    a request), result_row_bytes (one unit of a reply).
+    (one row of a request), result_row_bytes (one unit of a reply).
     """
 
     layers: int

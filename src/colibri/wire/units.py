@@ -1,8 +1,7 @@
 """Check what a message claims before anything is made of it: shapes, counts, ranges, coverage of the units.
 
 The loops are plain Python over lists. A decode step has few entries, so NumPy's calls would cost more than the
-loop. For
-a long prefill the check takes about one per cent of the compute.
+loop. For a long prefill the check takes about one per cent of the compute.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ def check_forward(header: Header, limits: FrameLimits) -> None:
     """Raises InvalidInput, naming the field, unless `limits` allow a FORWARD with this first header.
 
     Afterwards rows, entries and units are within their bounds, total_bytes is exactly what the rows need, groups
-    ascend,
-    every index points inside, and every unit is one slot of a row or a folded prefix 0..n-1 of one row.
+    ascend, every index points inside, and every unit is one slot of a row or a folded prefix 0..n-1 of one row.
     """
     rows, units = header.rows, header.units
     if header.compute_mode != limits.mode_number:
