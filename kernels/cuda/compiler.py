@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from colibri.kernels.cuda.device import INSTALL_CUPY, DeviceError
+from colibri.kernels.cuda.device import INSTALL_CUPY, INSTALL_NVRTC, DeviceError
 from colibri.kernels.cuda.sources import Module, headers
 
 #: What docs/numerics.md needs (no contraction, subnormals flushed, division and root correctly rounded), and warnings.
@@ -78,7 +78,7 @@ def _nvrtc() -> Any:
         raise DeviceError(f"CuPy: expected it installed ({INSTALL_CUPY}), got {error}") from error
     except Exception as error:  # the loader's own types
         raise DeviceError(
-            f"NVRTC: expected its library (pip install nvidia-cuda-nvrtc-cu12), got {type(error).__name__}: {error}"
+            f"NVRTC: expected its library ({INSTALL_NVRTC}), got {type(error).__name__}: {error}"
         ) from error
     return nvrtc
 

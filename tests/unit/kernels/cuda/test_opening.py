@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -51,9 +53,8 @@ def test_a_device_without_a_driver_names_it() -> None:
 
 def test_without_cupy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(
-        DeviceError, match=r"CuPy: expected it installed \(python -m pip install cupy-cuda12x [^)]*\)"
-    ):
+    pip = re.escape(f"({shlex.quote(sys.executable)} -m pip install cupy-cuda12x ")
+    with pytest.raises(DeviceError, match=rf"CuPy: expected it installed {pip}[^)]*\)"):
         open_cuda(0, numa_node=-1, cache=tmp_path)
 
 
