@@ -81,8 +81,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByScope:
     return ByScope(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse ids that differ between processes that collect, as those of `make test` do; put the tests in order."""
+    """Refuse ids that differ between processes that collect, as those of `make test` do; put the tests in order.
+
+    Tests of the demo model are slow: it has 1.3 GB.
+    """
+    for item in items:
+        if "demo_model" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
     addresses = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if addresses:
         raise pytest.UsageError(f"ids of tests: expected no addresses of objects, got {addresses[0]}")
