@@ -70,8 +70,8 @@ def ffn_inputs(model: GgufLlama, passages: list[list[int]]) -> list[Matrix]:
 
 
 def _norm(x: Matrix, weight: Matrix, eps: float) -> Matrix:
-    scaled: Matrix = x / np.sqrt((x * x).mean(axis=1, keepdims=True) + np.float32(eps)) * weight
-    return scaled
+    scaled = x / np.sqrt((x * x).mean(axis=1, keepdims=True) + np.float32(eps)) * weight
+    return np.asarray(scaled, dtype=np.float32)
 
 
 def _attention(model: GgufLlama, x: Matrix, weights: dict[str, Matrix]) -> Matrix:
@@ -96,8 +96,8 @@ def _attention(model: GgufLlama, x: Matrix, weights: dict[str, Matrix]) -> Matri
     scores += np.triu(np.full((length, length), -np.inf, dtype=np.float32), 1)
     scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
     scores /= scores.sum(axis=-1, keepdims=True)
-    merged: Matrix = (scores @ v).transpose(1, 0, 2).reshape(length, -1) @ weights["self_attn.o_proj"].T
-    return merged
+    merged = (scores @ v).transpose(1, 0, 2).reshape(length, -1) @ weights["self_attn.o_proj"].T
+    return np.asarray(merged, dtype=np.float32)
 
 
 def unit_centroids(rows: Matrix, count: int, generator: np.random.Generator) -> tuple[Matrix, float]:

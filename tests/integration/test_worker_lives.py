@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -164,6 +165,8 @@ def namespace() -> Iterator[str]:
     """A network namespace that this process reaches at 10.213.0.2."""
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
+    if shutil.which("ip") is None:
+        pytest.skip("network namespaces need the program ip: apt-get install iproute2")
     name = f"colibri-t{os.getpid()}"
     link = f"ct{os.getpid() % 100000}"
     commands = (

@@ -28,8 +28,8 @@ def philox_uniform(seed: int, choice: int, output_index: int) -> float:
 def expected_id(logits: Array, params: SamplingParams, output_index: int) -> int:
     if params.temperature == 0:
         return max(range(len(logits)), key=lambda i: (logits[i], -i))
-    z = logits / np.float32(params.temperature)
-    order = np.argsort(-z, kind="stable").tolist()
+    z = np.asarray(logits / np.float32(params.temperature), dtype=np.float32)
+    order: list[int] = np.argsort(-z, kind="stable").tolist()
     if params.top_k:
         order = order[: params.top_k]
     e = exp32(z - z.max()).astype(np.float64).tolist()
