@@ -28,8 +28,11 @@ def as_placement(
     loads: tuple[tuple[float, ...], ...] | None = None,
     speeds: tuple[float, ...] | None = None,
 ) -> Placement:
-    """workers: all that are named, in the order of their indices; speeds: in the same order. Raises InvalidInput as
-    Placement does."""
+    """Returns the holders as a Placement. Raises InvalidInput as Placement does.
+
+    workers: all that are named, in the order of their indices.
+    speeds: in the same order.
+    """
     index = {name: position for position, name in enumerate(workers)}
     return Placement(
         epoch,
@@ -50,7 +53,7 @@ def held_by(holders: Holders, worker: str) -> frozenset[ExpertId]:
 
 
 def held(holders: Holders) -> dict[str, set[ExpertId]]:
-    """The same of each worker that holds anything."""
+    """Returns the experts of each worker that holds any."""
     found: dict[str, set[ExpertId]] = {}
     for layer, experts in enumerate(holders):
         for expert, names in enumerate(experts):
@@ -60,12 +63,12 @@ def held(holders: Holders) -> dict[str, set[ExpertId]]:
 
 
 def copies(holders: Holders) -> Counter[str]:
-    """Experts that each worker holds, over all layers."""
+    """Counts the experts that each worker holds, over all layers."""
     return Counter(name for experts in holders for names in experts for name in names)
 
 
 def lost_experts(holders: Holders, alive: frozenset[str]) -> list[ExpertId]:
-    """Those that no living worker holds."""
+    """Returns the experts that no live worker holds."""
     return [
         (layer, expert)
         for layer, experts in enumerate(holders)

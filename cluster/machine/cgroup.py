@@ -12,8 +12,9 @@ from colibri.cluster.machine.cpu_list import parse_cpu_list
 
 
 def cpu_quota(sysfs: Path, proc: Path) -> float | None:
-    """CPUs' worth of time that the tightest group on the way up to the root grants (v2 `cpu.max`, v1
-    `cpu.cfs_*`); None: no limit."""
+    """Returns how many CPUs' worth of time the tightest group up to the root grants (v2 `cpu.max`, v1 `cpu.cfs_*`);
+    None: no limit.
+    """
     limits = []
     for folder in _folders_v2(sysfs, proc):
         values = read(folder / "cpu.max").split()
@@ -28,7 +29,7 @@ def cpu_quota(sysfs: Path, proc: Path) -> float | None:
 
 
 def memory_room(sysfs: Path, proc: Path) -> tuple[int, int] | None:
-    """(limit, used) in bytes of the group on the way up that has the least room left; None: no limit."""
+    """Returns (limit, used) in bytes of the group, up to the root, with the least room left; None: no limit."""
     found = []
     files = [(folder, "memory.max", "memory.current") for folder in _folders_v2(sysfs, proc)]
     files += [
@@ -44,15 +45,16 @@ def memory_room(sysfs: Path, proc: Path) -> tuple[int, int] | None:
 
 
 def memory_kills(sysfs: Path, proc: Path) -> int | None:
-    """Processes that the kernel ended since the group, or one above it, ran out of memory (v2 `memory.events`, v1
-    `memory.oom_control`); None: not told."""
+    """Returns how many processes the kernel ended because the group, or one above it, ran out of memory (v2
+    `memory.events`, v1 `memory.oom_control`); None: unknown.
+    """
     files = [folder / "memory.events" for folder in _folders_v2(sysfs, proc)]
     files += [folder / "memory.oom_control" for folder in _folders_v1(sysfs, proc, "memory")]
     return max((count for file in files if (count := count_of(file, "oom_kill")) is not None), default=None)
 
 
 def count_of(file: Path, name: str) -> int | None:
-    """The number behind a name, in a file with one such pair a line; None: not told."""
+    """Returns the number after a name, in a file with one such pair per line; None: not there."""
     for line in read(file).splitlines():
         key, _, value = line.partition(" ")
         if key == name and value.strip().isdecimal():
@@ -61,16 +63,16 @@ def count_of(file: Path, name: str) -> int | None:
 
 
 def task_limit(sysfs: Path, proc: Path) -> int | None:
-    """Largest number of processes and threads (`pids.max`); None: no limit."""
+    """Returns the largest number of processes and threads (`pids.max`); None: no limit."""
     folders = [*_folders_v2(sysfs, proc), *_folders_v1(sysfs, proc, "pids")]
     limits = (read(folder / "pids.max").strip() for folder in folders)
     return min((int(limit) for limit in limits if limit.isdecimal()), default=None)
 
 
 def cpuset(sysfs: Path, proc: Path, kind: str) -> frozenset[int] | None:
-    """Ids of the "cpus" or memory nodes ("mems") that the group may use; None: no limit, or not told.
+    """Returns the ids of the "cpus" or memory nodes ("mems") that the group may use; None: no limit, or unknown.
 
-    The innermost group that says so is enough: what it may use is cut by all above it.
+    The innermost group that says so is enough, since all groups above it have limited it already.
     """
     files = [folder / f"cpuset.{kind}.effective" for folder in _folders_v2(sysfs, proc)]
     for folder in _folders_v1(sysfs, proc, "cpuset"):
@@ -83,8 +85,7 @@ def cpuset(sysfs: Path, proc: Path, kind: str) -> frozenset[int] | None:
 
 
 def read(path: Path) -> str:
-    """Its text; empty where the file is missing or withheld, which callers treat as "the kernel does not
-    say"."""
+    """Returns a file's text; empty if it is missing or withheld, which callers take as "the kernel does not say"."""
     try:
         return path.read_text()
     except OSError:
@@ -105,13 +106,15 @@ def _folders_v1(sysfs: Path, proc: Path, controller: str) -> Iterator[Path]:
 
 
 def _memberships(proc: Path) -> list[tuple[str, str]]:
-    """(controllers, path) of each line of /proc/self/cgroup; controllers is empty for cgroup v2."""
+    """Returns (controllers, path) of each line of /proc/self/cgroup; controllers is empty for cgroup v2."""
     fields = (line.split(":", 2) for line in read(proc / "self/cgroup").splitlines())
     return [(line[1], line[2]) for line in fields if len(line) == 3]
 
 
 def _upwards(mount: Path, path: str) -> Sequence[Path]:
-    """The cgroup's folder and its parents up to the mount. Inside a container the path may name nothing that
-    is mounted there; what exists is looked at."""
+    """Returns the cgroup's folder and its parents up to the mount, as far as they exist.
+
+    Inside a container the path may not be mounted.
+    """
     parts = [part for part in path.split("/") if part not in ("", ".", "..")]
     return [mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]

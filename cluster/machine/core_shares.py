@@ -1,4 +1,4 @@
-"""How the cores of one NUMA node are shared out among its workers; pure."""
+"""Divide the cores of one NUMA node among its workers. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ Core = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """`worker`: its index in the plan; `threads`: CPU threads it asked for, None: an even share."""
+    """A worker that needs cores. worker: its index in the plan; threads: compute threads it asked for, None: an even
+    share.
+    """
 
     worker: int
     threads: int | None = None
@@ -20,22 +22,25 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """`shared`: another worker has a CPU of it, too."""
+    """One worker's CPUs. shared: another worker has one of them too."""
 
     cpus: tuple[int, ...]
     shared: bool = False
 
 
 def spare(cores: Sequence[Core], taken: frozenset[int]) -> list[Core]:
-    """Cores of which nobody has a hardware thread."""
+    """Returns the cores of which no worker has a hardware thread."""
     return [core for core in cores if taken.isdisjoint(core)]
 
 
 def share_out(
     cores: Sequence[Core], tenants: Sequence[Tenant], taken: frozenset[int], share: bool
 ) -> list[Share] | None:
-    """A share for each tenant: whole free cores that no other has. Where they do not suffice: None, or with `share`
-    hardware threads of their own while those last, then CPUs in turn."""
+    """Returns a share for each tenant: whole free cores that no other has.
+
+    If cores do not suffice, returns None; with `share`, hardware threads of their own while those last, then CPUs
+    in turn.
+    """
     found = _apart(spare(cores, taken), tenants)
     if found is None and share:
         found = _together(cores, tenants, taken)
@@ -43,7 +48,7 @@ def share_out(
 
 
 def _apart(free: Sequence[Core], tenants: Sequence[Tenant]) -> list[Share] | None:
-    """First those who know what they want, then even shares of the rest."""
+    """Serves first the tenants that asked for a number, then gives the others even shares of the rest."""
     left = list(free)
     given: dict[int, tuple[Core, ...]] = {}
     for tenant in tenants:

@@ -1,7 +1,7 @@
-"""Whether the kernel ended a process for want of memory: its counters before and after tell such a SIGKILL apart.
+"""Find out whether the kernel ended a process for lack of memory, by its counters before and after.
 
-Nobody is told why a process was killed. The counters are those of the control group, with all that is in it, and of the
-machine: they say that the kernel killed for memory meanwhile, and what the limit is.
+The kernel does not say why it killed a process. Its counters are those of the control group, with everything in it,
+and of the machine. They show that it killed for memory meanwhile, and what the limit is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from colibri.cluster.machine.cgroup import count_of, memory_kills, memory_room
 
 @dataclass(frozen=True, slots=True)
 class MemoryKills:
-    """group: in this process's control group; machine: on the whole of it. None: the kernel does not say."""
+    """Counts of kills. group: in this process's control group; machine: on the whole machine; None: unknown."""
 
     group: int | None
     machine: int | None
@@ -25,7 +25,9 @@ def count_kills(sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> Memor
 
 
 def memory_death(before: MemoryKills, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> str:
-    """What to say of a process that SIGKILL ended since `before`; empty where the kernel killed nobody for memory."""
+    """Describes the end of a process that SIGKILL ended since `before`; empty if the kernel killed nothing for
+    memory.
+    """
     now = count_kills(sysfs, proc)
     if before.group is not None and now.group is not None and now.group > before.group:
         room = memory_room(sysfs, proc)

@@ -1,4 +1,4 @@
-"""Workers in network namespaces of their own: for tests of slow and cut networks on one machine (man 8 ip-netns)."""
+"""Run workers in network namespaces of their own, to test slow and cut networks on one machine (man 8 ip-netns)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class NetworkPlace:
 
     @property
     def listen(self) -> str:
-        """host:port, with a free port."""
+        """The address to listen on: host:port, with a free port."""
         return f"[{self.address}]:0" if ":" in self.address else f"{self.address}:0"
 
     def command(self, argv: list[str]) -> list[str]:
-        """`argv` as run inside; `ip` becomes it, so the process id stays."""
+        """Returns `argv` as run inside. `ip` becomes that program, so the process id stays."""
         return ["ip", "netns", "exec", self.namespace, *argv]
 
 
 def parse_network_place(text: str, field: str) -> tuple[str, NetworkPlace]:
-    """`WORKER=NAMESPACE,ADDRESS`. Raises ConfigError naming `field`."""
+    """Reads `WORKER=NAMESPACE,ADDRESS`. Raises ConfigError naming `field`."""
     worker, equals, where = text.partition("=")
     namespace, comma, address = where.partition(",")
     if not (equals and comma and worker and namespace) or "/" in namespace or namespace.startswith("-"):
@@ -43,7 +43,7 @@ def parse_network_place(text: str, field: str) -> tuple[str, NetworkPlace]:
 
 
 def check_network_place(place: NetworkPlace, field: str, folder: Path = _FOLDER) -> None:
-    """Raises ConfigError where this process cannot start anything in that namespace."""
+    """Raises ConfigError if this process cannot start anything in that namespace."""
     if os.geteuid() != 0:
         raise ConfigError(field, "to run as root, which network namespaces need", f"user {os.geteuid()}")
     if shutil.which("ip") is None:

@@ -19,7 +19,9 @@ _DISPLAY = 0x03
 
 @dataclass(frozen=True, slots=True)
 class DisplayController:
-    """address: domain:bus:device.function, lower case, as CUDA's PCI bus id; node: UNKNOWN_NODE where not told."""
+    """A display controller. address: domain:bus:device.function, lower case, as CUDA's PCI bus id; node: UNKNOWN_NODE
+    if unknown.
+    """
 
     address: str
     vendor: int
@@ -27,7 +29,7 @@ class DisplayController:
 
 
 def display_controllers(sysfs: Path) -> tuple[DisplayController, ...]:
-    """All that the bus shows, in the order of their addresses."""
+    """Returns all display controllers on the bus, in the order of their addresses."""
     found = []
     for device in sorted((sysfs / "bus/pci/devices").glob("*")):
         kind = _number(device / "class")

@@ -1,4 +1,6 @@
-"""Whether a worker's CPUs, memory and GPU lie on one NUMA node; where not, what that costs. Pure but for `measure`."""
+"""Check whether a worker's CPUs, memory and GPU lie on one NUMA node, and what it costs if not. Pure except for
+`measure`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ Measure = Callable[[int, int], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A place that spans nodes. `where`: what lies on which node; `cost`: of reading across, measured or estimated."""
+    """A pinning that spans nodes. where: what lies on which node; cost: of reading across, measured or estimated."""
 
     where: str
     cost: str
@@ -26,8 +28,11 @@ class Crossing:
 
 
 def find_crossing(topology: Topology, place: WorkerPlace, measure: Measure) -> Crossing | None:
-    """None where all lies on one node, or where the kernel does not tell: CPUs or a GPU of an unknown node cross to
-    nowhere, and without a memory policy pages lie where they are first touched."""
+    """Returns the crossing, or None if all lies on one node or the kernel does not say.
+
+    CPUs or a GPU of an unknown node count as no crossing. Without a memory policy, pages lie where they are first
+    touched.
+    """
     memory = place.numa_node
     homes = topology.nodes_of(place.cpus)
     known = [node for node in homes if node != UNKNOWN_NODE]
@@ -63,7 +68,7 @@ def find_crossing(topology: Topology, place: WorkerPlace, measure: Measure) -> C
 def check_place(
     topology: Topology, place: WorkerPlace, measure: Measure, *, allow: bool, who: str = "worker"
 ) -> str:
-    """What status and log say of a place that spans nodes; empty: it does not.
+    """Describes a pinning that spans nodes, for status and log; empty if it does not.
 
     Raises PinningRefused for one that does, unless `allow`.
     """

@@ -1,9 +1,10 @@
-"""Which worker gets which CPUs and which node's memory: pure arithmetic over a Topology, nothing is pinned here.
+"""Decide which worker gets which CPUs and which node's memory. Pure arithmetic over a Topology; nothing is pinned
+here.
 
-Each worker lives on one NUMA node, where its memory is, and beside its GPU if it has one. Workers go to nodes in
-proportion to their free cores; on a node they get whole cores that nobody else has. Where cores do not suffice, the
-plan is refused, unless sharing was asked for: then workers get disjoint hardware threads while those last, then CPUs
-in turn, which is reported as oversubscribed.
+Each worker lives on one NUMA node, with its memory, and beside its GPU if it has one. Workers go to nodes in
+proportion to the nodes' free cores, and get whole cores that no other worker has. If cores do not suffice the plan
+is refused, unless sharing was asked for. Then workers get disjoint hardware threads while those last, then CPUs in
+turn, which is reported as oversubscribed.
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ MAX_THREADS = 1024
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """`numa_node`: that its memory comes from; -1 where the kernel names none: no policy. `threads`: compute threads,
-    at most len(cpus) unless asked for. `oversubscribed`: shares a CPU, or its CPU time, with another worker. `gpu`:
-    PCI address, empty: none."""
+    """The pinning of one worker.
+
+    numa_node: node of its memory; -1: no policy, since the kernel names no node.
+    threads: compute threads, at most len(cpus) unless asked for.
+    oversubscribed: it shares a CPU, or its CPU time, with another worker.
+    gpu: PCI address; empty: none.
+    """
 
     numa_node: int
     cpus: tuple[int, ...]
@@ -39,11 +44,12 @@ class WorkerPlace:
 class Wanted:
     """What a plan is asked for.
 
-    workers: None: one per (NUMA node, GPU). numa_nodes, cpu_threads: of each worker in turn, None: auto, as for
-    workers beyond their ends. gpus: each worker gets a GPU, but for those of `without_gpu`, by number;
-    cards: which, by their order on the PCI bus, None: any.
-    share: workers may share CPUs where cores do not suffice, and GPUs.
-    taken: CPUs that other workers of this host have, and their process ids.
+    workers: how many; None: one per (NUMA node, GPU).
+    numa_nodes, cpu_threads: of each worker; None, and for workers beyond the ends: auto.
+    gpus: each worker gets a GPU, except those of `without_gpu`, by number.
+    cards: which GPU each worker gets, by order on the PCI bus; None: any.
+    share: workers may share CPUs if cores do not suffice, and GPUs.
+    taken: CPUs that other workers of this host have -> their process ids.
     """
 
     workers: int | None = None
@@ -65,8 +71,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class PinningPlan:
-    """`coordinator_cpus`, `coordinator_threads`: of the process that starts the workers. It computes while
-    they wait and the other way round, so it shares their CPUs."""
+    """The pinning of all workers, and of the process that starts them.
+
+    coordinator_cpus, coordinator_threads: it shares the workers' CPUs, since it waits while they compute and they
+        while it does.
+    """
 
     workers: tuple[WorkerPlace, ...]
     coordinator_cpus: tuple[int, ...]
@@ -78,8 +87,10 @@ class PinningPlan:
 
 
 def plan_pinning(topology: Topology, wanted: Wanted, threads: int | None = None) -> PinningPlan:
-    """Workers and the process that starts them; `threads`: compute threads of each process where `wanted` says
-    nothing. Raises as plan_workers."""
+    """Plans workers and the process that starts them. Raises as plan_workers.
+
+    threads: compute threads of each process for which `wanted` says nothing.
+    """
     if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise InvalidInput("threads", f"1 .. {MAX_THREADS}", threads)
     planned = plan_workers(topology, wanted)
@@ -94,9 +105,9 @@ def plan_pinning(topology: Topology, wanted: Wanted, threads: int | None = None)
 
 
 def plan_workers(topology: Topology, wanted: Wanted) -> tuple[WorkerPlace, ...]:
-    """A place for each worker. Places share no core, whatever was asked, unless `wanted.share`.
+    """Returns a pinning for each worker. No two share a core, whatever was asked, unless `wanted.share`.
 
-    Raises ConfigError for a node or GPUs that this machine has not, PinningRefused where cores do not suffice.
+    Raises ConfigError for a node or GPUs that this machine does not have, PinningRefused if cores do not suffice.
     """
     count = _default_count(topology, wanted) if wanted.workers is None else wanted.workers
     needed = sum(index not in wanted.without_gpu for index in range(count))
@@ -150,10 +161,10 @@ def plan_workers(topology: Topology, wanted: Wanted) -> tuple[WorkerPlace, ...]:
 def plan_joining(
     topology: Topology, wanted: Wanted, present: Sequence[WorkerPlace]
 ) -> tuple[WorkerPlace, ...]:
-    """Places for `wanted.workers` workers that join others, whose own places stay. Raises as plan_workers.
+    """Returns pinnings for `wanted.workers` workers that join others, whose pinnings stay. Raises as plan_workers.
 
-    With `wanted.share`, and where no free cores are left, those of a plan for all that share the fewest CPUs with
-    them; such workers are oversubscribed.
+    With `wanted.share` and without free cores, the new workers are oversubscribed: they get those pinnings, of a
+    plan for all workers, that share the fewest CPUs.
     """
     if not any(number is not None for number in wanted.cards):  # else numbers are those of all cards
         cards = {place.gpu for place in present}
@@ -204,8 +215,11 @@ def plan_joining(
 
 
 class _Homes:
-    """Gives each worker its node; always that which leaves its workers the most free cores each, ties to the lower
-    id. Nodes without memory of their own are passed over while there are others."""
+    """Gives each worker its node: always the one that leaves its workers the most free cores each, ties to the lower
+    id.
+
+    Nodes without memory are used only if there are no others.
+    """
 
     def __init__(self, topology: Topology, taken: Mapping[int, int]) -> None:
         self._topology = topology
@@ -227,7 +241,7 @@ class _Homes:
         return self._settle(best, threads)
 
     def of(self, node_id: int, threads: int | None) -> NumaNode:
-        """The node itself, or the nearest one with CPUs."""
+        """Returns the node itself, or the nearest one with CPUs."""
         node = self._topology.node(node_id)
         if node is None:
             raise no_such_node(self._topology, node_id)
@@ -245,8 +259,9 @@ class _Homes:
 
 
 class _Cards:
-    """Gives each worker its GPU: the one it named, one of its node if a node was asked for, else the next; in turn once
-    all are given."""
+    """Gives each worker its GPU: the one it named, one of its node if it asked for a node, else the next; again from
+    the first once all are given.
+    """
 
     def __init__(self, gpus: Sequence[Gpu], share: bool) -> None:
         if not gpus:
@@ -287,14 +302,13 @@ def no_such_node(topology: Topology, node_id: int) -> ConfigError:
 
 
 def nearest(node: NumaNode, others: Sequence[NumaNode]) -> NumaNode:
-    """Of `others` the one at the least distance, `node` itself before all; those whose distance is not told come last,
-    ties go to the lower id."""
+    """Returns the nearest of `others`: `node` itself first, nodes of unknown distance last, ties to the lower id."""
     far = 1 << 16
     return min(others, key=lambda other: (other is not node, node.distance(other.id) or far, other.id))
 
 
 def _memory_node(topology: Topology, home: NumaNode, asked: int | None) -> int:
-    """The node asked for, or the CPUs' own; where that has none, the nearest with memory."""
+    """Returns the node asked for, or the CPUs' own; if that has no memory, the nearest that has."""
     node = home if asked is None else topology.node(asked) or home
     with_memory = [other for other in topology.nodes if other.has_memory]
     return nearest(node, with_memory).id if with_memory else node.id

@@ -1,8 +1,8 @@
-"""What this process may use of its machine: NUMA nodes with their CPUs and memory, GPUs, and how much CPU time.
+"""Read what this process may use of its machine: NUMA nodes with CPUs and memory, GPUs, and how much CPU time.
 
-Read from sysfs (devices/system/node, devices/system/cpu, bus/pci), from the masks of the calling thread
-(man 5 proc, Cpus_allowed_list and Mems_allowed_list) and from its control group. The roots are arguments, so that
-tests read made-up machines.
+Sources are sysfs (devices/system/node, devices/system/cpu, bus/pci), the masks of the calling thread (man 5 proc,
+Cpus_allowed_list and Mems_allowed_list) and its control group. The roots are arguments, so that tests read made-up
+machines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MEM_TOTAL = re.compile(r"MemTotal:\s+(\d+)\s+kB")
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Where the kernel's files are read. Control groups are looked for below `sysfs`/fs/cgroup."""
+    """Where the kernel's files are. Control groups are below `sysfs`/fs/cgroup."""
 
     sysfs: Path = Path("/sys")
     proc: Path = Path("/proc")
@@ -34,10 +34,14 @@ class Roots:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """One node. `id` UNKNOWN_NODE: CPUs for which the kernel names none. `cores`: the usable CPUs (online and
-    allowed), hardware threads of a core together, ascending; empty for a memory-only node. `memory_bytes`: 0 when
-    unknown or none. `distances`: to each node of the machine by id, 10 is local. `has_memory`: this process may take
-    memory from it.
+    """One node.
+
+    id: UNKNOWN_NODE for CPUs to which the kernel gives none.
+    cores: usable CPUs (online and allowed), hardware threads of a core together, ascending; empty for a memory-only
+        node.
+    memory_bytes: 0 if unknown or none.
+    distances: to each node of the machine by id; 10 is local.
+    has_memory: this process may take memory from it.
     """
 
     id: int
@@ -51,14 +55,15 @@ class NumaNode:
         return tuple(sorted(cpu for core in self.cores for cpu in core))
 
     def distance(self, other: int) -> int | None:
-        """None where the kernel does not tell."""
+        """Returns the distance, or None if the kernel does not say."""
         return dict(self.distances).get(other)
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """`address`: on the PCI bus, as CUDA spells it. `node`: UNKNOWN_NODE where the kernel does not tell, or names a
-    node that this machine has not."""
+    """A GPU. address: on the PCI bus, as CUDA spells it. node: UNKNOWN_NODE if the kernel does not say, or names a
+    node that this machine does not have.
+    """
 
     address: str
     node: int
@@ -66,8 +71,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Nodes in ascending order of id. `quota`: CPUs' worth of time that the control group grants; `memory_limit`:
-    bytes that it grants; None: no limit."""
+    """The machine. Nodes are in ascending order of id.
+
+    quota: CPUs' worth of time that the control group grants; None: no limit.
+    memory_limit: bytes that it grants; None: no limit.
+    """
 
     nodes: tuple[NumaNode, ...]
     quota: float | None
@@ -88,16 +96,18 @@ class Topology:
         return next((node for node in self.nodes if node.id == node_id), None)
 
     def nodes_of(self, cpus: Iterable[int]) -> tuple[int, ...]:
-        """Ids of the nodes that those CPUs lie on, ascending; CPUs that are not usable count for none."""
+        """Returns the ids of the nodes of these CPUs, ascending. CPUs that are not usable have none."""
         wanted = set(cpus)
         return tuple(node.id for node in self.nodes if wanted.intersection(node.cpus))
 
 
 def discover(roots: Roots | None = None, affinity: Iterable[int] | None = None) -> Topology:
-    """The machine as the calling thread may use it. `roots`: None: this machine's; `affinity`: allowed CPU ids, by
-    default the thread's own mask as the kernel tells it.
+    """Returns the machine as the calling thread may use it.
 
-    Raises ColibriError where no CPU is both online and allowed, InvalidInput where a file is not a CPU list.
+    roots: None: this machine's.
+    affinity: allowed CPU ids; None: the thread's own mask.
+
+    Raises ColibriError if no CPU is both online and allowed, InvalidInput if a file is not a CPU list.
     """
     roots = Roots() if roots is None else roots
     sysfs = roots.sysfs
@@ -126,7 +136,7 @@ def _node_ids(sysfs: Path) -> tuple[int, ...]:
 
 
 def _memory_nodes(roots: Roots, nodes: Iterable[int]) -> frozenset[int]:
-    """Nodes that have memory which the calling thread may use."""
+    """Returns the nodes with memory that the calling thread may use."""
     limits = (
         _told(roots.sysfs / "devices/system/node/has_memory"),
         _mask(roots.proc, "Mems_allowed_list"),
@@ -175,7 +185,7 @@ def _gpus(sysfs: Path, nodes: Iterable[int]) -> tuple[Gpu, ...]:
 
 
 def _mask(proc: Path, name: str) -> frozenset[int] | None:
-    """A line of the calling thread's status; None where the kernel does not tell."""
+    """Reads a line of the calling thread's status; None if the kernel does not say."""
     for line in read(proc / "thread-self/status").splitlines():
         key, _, value = line.partition(":")
         if key == name:

@@ -1,4 +1,4 @@
-"""The whole state of a deployment as one message: what its launcher, its workers, its router and its engine say."""
+"""Describe the whole state of a deployment in one message: what its launcher, workers, router and engine say."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _ANSWER_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class StatusSources:
-    """Functions that give the parts of a status; each returns at once.
+    """Functions that return the parts of a status, each at once.
 
     engine: None for a router alone.
     workers, view, routing, health: None without workers.
-    loads: [layers, experts], rows that each expert was chosen for; None where they are not counted.
+    loads: [layers, experts], rows that chose each expert; None if they are not counted.
     log_lines_dropped: lines that this process's log lost.
     """
 
@@ -53,7 +53,11 @@ class StatusSources:
 def cluster_status(
     sources: StatusSources, experts: bool, loads: bool, clock: Clock
 ) -> operator_pb2.ClusterStatusReply:
-    """experts: with the ids that each worker holds; loads: with the rows of each expert."""
+    """Returns the status.
+
+    experts: include the ids that each worker holds.
+    loads: include the rows of each expert.
+    """
     membership = sources.membership()
     view = sources.view() if sources.view is not None else None
     launched = sources.workers() if sources.workers is not None else ()
@@ -231,7 +235,7 @@ def _engine(stats: EngineStats) -> operator_pb2.EngineInfo:
 
 
 def _ask(endpoints: Sequence[WorkerEndpoint], experts: bool) -> dict[str, expert_pb2.StatusReply]:
-    """Of those that answer, side by side."""
+    """Asks all workers at the same time. Returns the answers of those that answer."""
     answers: dict[str, expert_pb2.StatusReply] = {}
 
     def ask(endpoint: WorkerEndpoint) -> None:

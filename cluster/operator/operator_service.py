@@ -27,8 +27,11 @@ _MAX_NAME = 255
 
 
 class OperatorServicer(operator_pb2_grpc.OperatorServicer):
-    """manager: None where there are no workers to change. Raises typed errors; colibri.rpc.server turns them into
-    statuses. A command goes on when its caller leaves."""
+    """Serves operators. A command goes on when its caller leaves. Raises typed errors, which colibri.rpc.server turns
+    into statuses.
+
+    manager: None if there are no workers to change.
+    """
 
     def __init__(
         self, sources: StatusSources, manager: PlacementManager | None, clock: Clock = time.monotonic
@@ -100,7 +103,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServicer):
 
 
 def _name(field: str, text: str) -> str:
-    """It goes into the log and the status. Raises InvalidInput for what no worker or host is called."""
+    """Checks a name, which goes into log and status. Raises InvalidInput for a name that no worker or host can have."""
     if len(text) > _MAX_NAME or not text.isprintable():
         raise InvalidInput(field, f"a name of at most {_MAX_NAME} printable characters", repr(text))
     return text

@@ -1,8 +1,8 @@
-"""A change of placement as work: which experts each worker loads before it and drops after it. Pure.
+"""Turn a change of placement into work: which experts each worker loads before it and drops after it. Pure.
 
-The order is what keeps every expert served: first all loads (prepare), then routers switch (commit), then, when
-nobody uses the old placement any more, the drops (retire). Whatever fails before the commit is undone by dropping
-what was loaded (abort).
+The order keeps every expert served: first all loads (prepare), then routers switch (commit), then, when nobody uses
+the old placement any more, the drops (retire). A failure before the commit is undone by dropping what was loaded
+(abort).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from colibri.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """loads, unloads: by worker, ascending; workers with nothing to do are left out."""
+    """The work of a change. loads, unloads: by worker, ascending; workers with nothing to do are left out."""
 
     old: Placement
     new: Placement
@@ -30,8 +30,11 @@ class Change:
 
 
 def plan_change(old: Placement, new: Placement, alive: frozenset[str]) -> Change:
-    """Raises InvalidInput where `new` is no later, has another shape, or makes a worker a holder that does not live
-    and so cannot load; and where an expert that somebody alive holds would have no living holder."""
+    """Plans the change from `old` to `new`.
+
+    Raises InvalidInput if `new` is not later, has another shape, or makes a worker a holder that is dead and so
+    cannot load; and if an expert that a live worker holds would have no live holder.
+    """
     if new.epoch <= old.epoch:
         raise InvalidInput("epoch", f"above {old.epoch}", new.epoch)
     if (new.layers, new.experts) != (old.layers, old.experts):

@@ -1,4 +1,4 @@
-"""What an operator may ask of a cluster, and how far it has got."""
+"""The commands of an operator, and how far each has got."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEPT_STEPS = 64
 
 
 class Command(Protocol):
-    """`apply`: pure; raises InvalidInput or WorkerLost where it cannot be."""
+    """A command. `apply` is pure; it raises InvalidInput or WorkerLost if the command is impossible."""
 
     @property
     def text(self) -> str: ...
@@ -32,7 +32,7 @@ class Command(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Takes a worker out, or brings it back; or all workers of a host, where `worker` is empty."""
+    """Takes a worker out, or brings it back; all workers of a host if `worker` is empty."""
 
     worker: str
     undo: bool = False
@@ -90,7 +90,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Plans anew for loads, and moves experts accordingly. policy: what is worth a change."""
+    """Plans anew for loads and moves experts accordingly. policy: which changes are worth it."""
 
     loads: Loads
     policy: PlacePolicy
@@ -104,7 +104,7 @@ class Place:
 
 
 class Ticket:
-    """One command on its way. One thread works on it, another reads its steps."""
+    """A command in progress. One thread works on it, another reads its steps."""
 
     def __init__(self, command: Command, deadline: Deadline) -> None:
         self.command = command
@@ -120,15 +120,16 @@ class Ticket:
             self._changed.notify_all()
 
     def end(self, error: ColibriError | None = None) -> None:
-        """The first end counts."""
+        """Ends it; only the first call counts."""
         with self._changed:
             if not self._ended:
                 self._ended, self._error = True, error
                 self._changed.notify_all()
 
     def steps(self, timeout_s: float) -> Iterator[Step | None]:
-        """Its steps as they come, to its end; None whenever none came for `timeout_s` seconds. Raises what it failed
-        with."""
+        """Yields its steps as they come, to its end; None whenever none came for `timeout_s` seconds. Raises what it
+        failed with.
+        """
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._steps or self._ended, timeout_s)

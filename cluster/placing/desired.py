@@ -1,4 +1,4 @@
-"""What an operator wants of a cluster, and how each command changes that. Pure: nothing here starts or loads."""
+"""What an operator wants of a cluster, and how each command changes that. Pure: nothing is started or loaded here."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ MAX_WORKERS = 256
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """workers: those that are to hold experts, in the order of their numbers; drained: taken out, to be brought
-    back by name; replicas: holders of each expert, where there are so many workers; holders: the placement to have
-    when all of them live; pinned: experts moved by hand, which no evening out moves; homes: which workers may hold
-    which experts, None: all."""
+    """The wanted state.
+
+    workers: those that are to hold experts, in the order of their numbers.
+    drained: workers taken out, which can be brought back by name.
+    replicas: wanted holders of each expert, if there are that many workers.
+    holders: the placement when all workers live.
+    pinned: experts moved by hand; evening out does not move them.
+    homes: which workers may hold which experts; None: all.
+    """
 
     workers: tuple[str, ...]
     drained: tuple[str, ...]
@@ -42,8 +47,9 @@ class Desired:
         return cls(placement.workers, (), replicas, holders, expert_bytes=expert_bytes, homes=homes)
 
     def drain(self, worker: str) -> Desired:
-        """Raises InvalidInput for an unknown worker, one that is drained already, and the last one, also of its
-        numerics id."""
+        """Raises InvalidInput for an unknown or drained worker, and for the last one, also the last of its numerics
+        id.
+        """
         self._check_known(worker)
         if worker in self.drained:
             raise InvalidInput("worker", "one that is not drained yet", worker)
@@ -53,8 +59,9 @@ class Desired:
         return replace(self._over(left), drained=in_order((*self.drained, worker)))
 
     def drain_host(self, host: str) -> Desired:
-        """All workers of a host, as `status` names it. Raises InvalidInput where none is left to drain there, and where
-        no worker would be left elsewhere."""
+        """Drains all workers of a host, named as in `status`. Raises InvalidInput if none is left to drain there, or
+        none would be left elsewhere.
+        """
         going = self._on(host, self.workers)
         if len(going) == len(self.workers):
             raise InvalidInput("host", "one of several hosts with workers", f"{host}, the last one")
@@ -62,7 +69,7 @@ class Desired:
         return replace(self._over(left), drained=in_order((*self.drained, *going)))
 
     def undrain_host(self, host: str) -> Desired:
-        """Raises InvalidInput for a host where nobody is drained."""
+        """Brings back the workers of a host. Raises InvalidInput if none is drained there."""
         back = self._on(host, self.drained)
         returned = self._over(in_order((*self.workers, *back)))
         return replace(returned, drained=tuple(name for name in self.drained if name not in back))
@@ -85,9 +92,12 @@ class Desired:
         return replace(self._over(back), drained=tuple(name for name in self.drained if name != worker))
 
     def scale(self, workers: int, alive: frozenset[str]) -> Desired:
-        """Grows by names that nobody has, the lowest first; shrinks by those that do not live, then from the
-        highest name down. Drained workers do not count. Raises InvalidInput, also where experts would belong to
-        nobody."""
+        """Sets the number of workers; drained ones do not count. Raises InvalidInput, also if experts would have no
+        home.
+
+        Grows by unused names, lowest number first. Shrinks by dead workers first, then from the highest number
+        down.
+        """
         if not 1 <= workers <= MAX_WORKERS:
             raise InvalidInput("workers", f"1 to {MAX_WORKERS}", workers)
         if workers > len(self.workers):
@@ -98,8 +108,9 @@ class Desired:
         return self._over(in_order(first_to_stay[:workers]))
 
     def move(self, expert: ExpertId, to: str, source: str) -> Desired:
-        """`to` becomes its first holder, `source` holds it no longer; either may be empty. Raises InvalidInput,
-        naming the field."""
+        """Makes `to` the expert's first holder and `source` no holder; either may be empty. Raises InvalidInput,
+        naming the field.
+        """
         layer, number = expert
         if not 0 <= layer < len(self.holders):
             raise InvalidInput("layer", f"0 to {len(self.holders) - 1}", layer)
@@ -134,8 +145,10 @@ class Desired:
         return replace(self, holders=holders, pinned=self.pinned | {expert})
 
     def without(self, absent: frozenset[str]) -> Holders:
-        """The placement to have while some workers are gone for good, or for long; all of them: as it is. With fewer
-        copies, where the others have no memory for all."""
+        """Returns the placement while some workers are absent for long; unchanged if all are.
+
+        It has fewer copies if the others lack memory for all.
+        """
         left = [name for name in self.workers if name not in absent]
         if len(left) in (0, len(self.workers)):
             return self.holders
@@ -147,7 +160,7 @@ class Desired:
         return plan(self.problem(left, 1, even=False)).holders
 
     def problem(self, workers: Iterable[str], replicas: int | None = None, *, even: bool = True) -> Problem:
-        """To be planned over those workers: as many copies as wanted, or as they are hosts for."""
+        """Returns the planning problem over these workers, with as many copies as wanted or as there are hosts for."""
         chosen = tuple(self._worker(name) for name in workers)
         wanted = self.replicas if replicas is None else replicas
         hosts = len({worker.domain for worker in chosen})
@@ -164,7 +177,7 @@ class Desired:
 
     @property
     def crowded(self) -> bool:
-        """Whether an expert is on fewer hosts than it should be, where there are enough."""
+        """Whether an expert is on fewer hosts than it should be, although there are enough."""
         domain = {
             name: self._worker(name).domain for experts in self.holders for names in experts for name in names
         }
@@ -194,7 +207,7 @@ class Desired:
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """w2 before w10."""
+    """Sorts names so that w2 comes before w10."""
     return tuple(sorted(names, key=lambda name: (len(name), name)))
 
 

@@ -1,4 +1,4 @@
-"""PlacementManager: the thread that minds a placement while requests run, and carries out commands one at a time."""
+"""PlacementManager: the thread that keeps a placement while requests run, and carries out commands one at a time."""
 
 from __future__ import annotations
 
@@ -28,8 +28,13 @@ _CLOSE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class ManagerView:
-    """For status. change: the one under way, empty: none; last_error: why the last one that failed did.
-    kept_in: where what is wanted is kept, empty: nowhere; kept_trouble: why it is not, empty: it is."""
+    """The manager's state, for status.
+
+    change: the one in progress; empty: none.
+    last_error: why the last failed change failed.
+    kept_in: where the wanted state is kept; empty: nowhere.
+    kept_trouble: why it is not kept; empty: it is.
+    """
 
     desired: Desired
     draining: frozenset[str]
@@ -41,9 +46,12 @@ class ManagerView:
 
 
 class PlacementManager:
-    """Starts at once; `close` before the workforce ends. places: for workers, by name, that join those with the given
-    places; raises ColibriError where there are none. keeper: gets what is wanted after each command that was
-    carried out."""
+    """Starts at once. Call `close` before the workforce ends.
+
+    places: returns pinnings for new workers, given their names and the pinnings in use; raises ColibriError if
+        there are none.
+    keeper: gets the wanted state after each command that was carried out.
+    """
 
     def __init__(
         self,
@@ -77,7 +85,7 @@ class PlacementManager:
     # Any thread
 
     def submit(self, command: Command, timeout_s: float = 0.0) -> Ticket:
-        """Queues a command; timeout_s 0: the default bound. Raises Busy or ShuttingDown."""
+        """Queues a command. Raises Busy or ShuttingDown. timeout_s: 0: the default bound."""
         deadline = Deadline.after(timeout_s or self._options.command_s, self._clock)
         ticket = Ticket(command, deadline)
         with self._lock:
@@ -102,19 +110,19 @@ class PlacementManager:
         )
 
     def place(self) -> Place:
-        """The command that plans for what was measured so far. Raises InvalidInput where nothing was."""
+        """Returns the command that plans for what was measured so far. Raises InvalidInput if nothing was."""
         if self._rebalancer is None:
             raise InvalidInput("loads", "a deployment that measures them", "one that does not")
         return Place(self._rebalancer.measured(), self._rebalancer.options.policy)
 
     def proposal(self) -> Proposal:
-        """What that would come to, now."""
+        """Returns what that command would do now."""
         command = self.place()
         current = self._workforce.publisher.current.placement
         return propose(self._state.informed(), current, command.loads, command.policy)
 
     def close(self) -> None:
-        """No more changes; one under way is taken back. May be called twice."""
+        """Takes no more changes and undoes one in progress. May be called twice."""
         self._closing.set()
         self._wake.set()
         self._thread.join(_CLOSE_S)
@@ -149,7 +157,7 @@ class PlacementManager:
                 self._state.wish(self._state.desired)
 
     def _rebalance(self) -> None:
-        """Where it is due, everybody lives, and it is worth it."""
+        """Rebalances if it is due, all workers live, and it is worth it."""
         rebalancer, state = self._rebalancer, self._state
         if rebalancer is None or not rebalancer.due(self._workforce.pins().values()):
             return
@@ -164,7 +172,7 @@ class PlacementManager:
                 rebalancer.changed()
 
     def _execute(self, ticket: Ticket) -> bool:
-        """Whether it was done."""
+        """Carries out a command. Returns whether it was done."""
         before = self._state.informed()
         try:
             after = ticket.command.apply(before, self._state.alive())
@@ -200,7 +208,7 @@ class PlacementManager:
             self._wake.set()
 
     def _start(self, after: Desired, ticket: Ticket) -> None:
-        """Returns when all new workers are in the directory, as yet without experts."""
+        """Starts new workers. Returns when all of them are in the directory, without experts yet."""
         taken = self._workforce.pins()
         names = [name for name in after.workers if name not in taken]
         if not names:
@@ -214,7 +222,7 @@ class PlacementManager:
             self._pause(bound, f"{', '.join(names)} did not come up")
 
     def _pause(self, deadline: Deadline, what: str = "the change was not done") -> None:
-        """A short wait of a command; experts that are lost meanwhile are seen to."""
+        """Waits briefly during a command; meanwhile rescues lost experts."""
         if self._closing.is_set():
             raise ShuttingDown("the deployment is shutting down")
         if deadline.expired(self._clock):

@@ -1,4 +1,4 @@
-"""A placement planned anew for measured loads, and what it would come to. Pure."""
+"""Plan a placement anew for measured loads, and say what it would gain. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,13 @@ from colibri.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """desired: with the new placement; before, after: under the loads; loads, drops: copies of experts; nbytes: to be
-    loaded."""
+    """A proposed placement.
+
+    desired: with the new placement.
+    before, after: balance under the loads.
+    loads, drops: copies of experts.
+    nbytes: to be loaded.
+    """
 
     desired: Desired
     before: Balance
@@ -27,12 +32,12 @@ class Proposal:
 
     @property
     def gain(self) -> float:
-        """Of the time that a step waits for experts, the share that is saved."""
+        """The share that is saved of the time in which a step waits for experts."""
         return 1.0 - self.after.slowdown / self.before.slowdown
 
 
 def propose(desired: Desired, current: Placement, loads: Loads, policy: PlacePolicy) -> Proposal:
-    """current: in force. Raises as planning does."""
+    """Plans anew. Raises as planning does. current: the placement in force."""
     new = placed(desired, loads, policy)
     holders = desired.holders
     gained, lost = moves(holders, new.holders)
@@ -48,7 +53,7 @@ def propose(desired: Desired, current: Placement, loads: Loads, policy: PlacePol
 
 
 def placed(desired: Desired, loads: Loads, policy: PlacePolicy) -> Desired:
-    """The same workers, with a placement for those loads."""
+    """Returns the same workers with a placement for these loads."""
     problem = replace(desired.problem(desired.workers), loads=loads)
     total = sum(map(sum, loads)) / sum(worker.speed for worker in problem.workers)
     nbytes = problem.layers * problem.experts * problem.expert_bytes

@@ -1,4 +1,4 @@
-"""When a placement is planned anew by itself, and what is worth it: settings alone."""
+"""Settings: when a placement is planned anew by itself, and which changes are worth it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class PlacePolicy:
-    """trigger: a layer whose largest load is at most so many times the mean is left as it is; move_cost: loading every
-    expert once must be worth so much of the time that a step waits for experts."""
+    """trigger: leave a layer as it is if its largest load is at most this many times the mean. move_cost: loading
+        every expert once
+    must save this share of the time in which a step waits for experts.
+    """
 
     trigger: float = 1.1
     move_cost: float = 0.25
 
 
 class RebalanceMode(enum.Enum):
-    """AUTO: unless workers share CPUs, which makes it pointless to give one of them less."""
+    """AUTO: on, unless workers share CPUs: then giving one of them less gains nothing."""
 
     AUTO = "auto"
     ON = "on"
@@ -25,9 +27,11 @@ class RebalanceMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RebalanceOptions:
-    """interval_s: between looks, and at least between changes; half_life_s: of what was measured; min_rows: of each
-    layer, per worker, before anything is done (the noise of a count of n rows is 1 / sqrt(n)); min_gain: of the time
-    that a step waits for experts, below which nothing is done."""
+    """interval_s: between looks, and at least between changes, seconds.
+    half_life_s: of what was measured, seconds.
+    min_rows: rows of each layer, per worker, before anything is done (a count of n has noise 1 / sqrt(n)).
+    min_gain: least share to save of the time in which a step waits for experts.
+    """
 
     mode: RebalanceMode = RebalanceMode.AUTO
     interval_s: float = 60.0

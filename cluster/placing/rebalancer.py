@@ -1,6 +1,6 @@
-"""When a placement is planned anew by itself: enough was measured, it is worth it, and nothing else is going on.
+"""Decide when to plan anew: enough was measured, it is worth it, and nothing else is in progress.
 
-Loads are counts of rows, halved with age, so that what a worker is planned for is what it was asked for lately.
+Loads are counts of rows, halved with age, so plans follow recent requests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ Counts = Callable[[], NDArray[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class RebalanceView:
-    """For status. active: whether it happens by itself; changes: so far; last: what the last look found."""
+    """The rebalancer's state, for status. active: whether it acts by itself; changes: so far; last: what the last look
+    found.
+    """
 
     mode: str
     active: bool
@@ -35,7 +37,7 @@ class RebalanceView:
 
 
 class Rebalancer:
-    """Of one thread, but for `measured` and `view`."""
+    """Used by one thread, except for `measured` and `view`."""
 
     def __init__(self, counts: Counts, options: RebalanceOptions, clock: Clock) -> None:
         self.options = options
@@ -49,7 +51,7 @@ class Rebalancer:
         self._active = False
 
     def measured(self) -> Loads:
-        """Rows by layer and expert, the older the less they count. Raises InvalidInput before any."""
+        """Returns rows by layer and expert; older ones count less. Raises InvalidInput before any."""
         loads = self._decayed()
         if not loads.any():
             raise InvalidInput("loads", "measured loads: some requests first", "none yet")
@@ -65,7 +67,7 @@ class Rebalancer:
         return self._active and self._clock() - self._looked_at >= self.options.interval_s
 
     def look(self, desired: Desired, current: Placement) -> Proposal | None:
-        """What is worth doing now, if anything; all of `desired` must live."""
+        """Returns what is worth doing now, if anything. All workers of `desired` must live."""
         options, now = self.options, self._clock()
         loads = self._decayed()
         self._aged, self._seen, self._looked_at = loads, self._counts().astype(np.float64), now

@@ -1,8 +1,8 @@
-"""Reconciler: what is, brought towards what is wanted, one change at a time. Belongs to one thread.
+"""Reconciler: brings the actual state towards the wanted one, one change at a time. Belongs to one thread.
 
-What is wanted (desired.py) changes by commands; what is changes by itself, when workers die and come back. Most
-urgent first: an expert that nobody alive holds is loaded by survivors at once, at full speed, whatever else is under
-way; everything else happens beside requests, at a low CPU priority.
+Commands change what is wanted (desired.py); deaths and returns of workers change what is. Most urgent first: if no
+live worker holds an expert, survivors load it at once, at full speed, whatever else is in progress. Everything else
+happens beside requests, at a low CPU priority.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _RESCUERS_ANSWER_S = 0.5
 
 
 class Workforce(Protocol):
-    """Who starts and ends workers (colibri.cluster.workers.launcher.Launcher)."""
+    """Starts and ends workers (colibri.cluster.workers.launcher.Launcher)."""
 
     @property
     def publisher(self) -> MembershipPublisher: ...
@@ -62,10 +62,14 @@ class Workforce(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ManagerOptions:
-    """Seconds. absent_after_s: a worker that is dead for longer is no longer waited for: its replicas are made
-    elsewhere until it is back. start_s: a new worker's time to come up. retry_s, retry_max_s: after a change that
-    failed the next try, doubled from failure to failure. command_s: of a command that names no bound. memory: bytes of
-    experts that each worker may hold, None: any."""
+    """Bounds and waits, in seconds.
+
+    absent_after_s: a worker that is dead for longer is not waited for: others hold its share until it is back.
+    start_s: a new worker's time to come up.
+    retry_s, retry_max_s: wait after a failed change, doubled from failure to failure.
+    command_s: for a command without a bound of its own.
+    memory: bytes of experts that each worker may hold; None: no limit.
+    """
 
     bounds: PhaseBounds = field(default_factory=PhaseBounds)
     absent_after_s: float = 30.0
@@ -77,7 +81,7 @@ class ManagerOptions:
 
 
 class Reconciler:
-    """closing: ends whatever waits, with ShuttingDown. `change`, `last_error`: for status, readable from any thread."""
+    """closing: ends whatever waits, with ShuttingDown. `change`, `last_error`: for status; any thread may read them."""
 
     def __init__(
         self,
@@ -110,12 +114,13 @@ class Reconciler:
 
     @property
     def epoch(self) -> int:
-        """In force."""
+        """The epoch in force."""
         return self._publisher.current.placement.epoch
 
     def settle(self) -> bool:
-        """Does what deaths, returns and commands that failed call for, as far as it can be done now; False: call it
-        again at once."""
+        """Does what deaths, returns and failed commands call for, as far as possible now. Returns False to be called
+        again at once.
+        """
         membership, desired, absent = self._publisher.current, self.desired, self.absent()
         state = (membership, desired, *sorted(absent))
         if _same(state, self._settled) or not self._retry.may(*state):
@@ -156,8 +161,10 @@ class Reconciler:
                     self.rescue()
 
     def converge(self, absent: frozenset[str], ticket: Ticket | None = None) -> bool:
-        """One change towards what is wanted; whether that is reached, as far as the living allow it. Raises what
-        the change failed with."""
+        """Makes one change towards what is wanted. Returns whether that is reached, as far as live workers allow.
+
+        Raises what the change failed with.
+        """
         if self.urgent():
             self.rescue()
         membership = self._publisher.current
@@ -178,7 +185,7 @@ class Reconciler:
         return False
 
     def rescue(self) -> None:
-        """Survivors load what nobody alive holds and they may hold, at full speed."""
+        """Has survivors load, at full speed, experts that no live worker holds and they may hold."""
         membership = self._publisher.current
         alive = frozenset(membership.endpoints)
         current = holders_of(membership.placement)
@@ -239,7 +246,7 @@ class Reconciler:
         self._log(f"placement: epoch {new.epoch} is in force{loads}")
 
     def tidy_up(self) -> None:
-        """What changes have left behind, by failing or because somebody did not answer."""
+        """Removes what changes left behind, because they failed or a worker did not answer."""
         since = self._untidy_since
         if since is None and any(status.surplus for status in self._workforce.status()):
             since = self._untidy_since = (
@@ -260,14 +267,14 @@ class Reconciler:
     # Small things
 
     def informed(self) -> Desired:
-        """What is wanted, with what is known of the workers now."""
+        """Returns what is wanted, with what is known of the workers now."""
         membership = self._publisher.current
         names = {*self.desired.workers, *membership.endpoints}
         facts = worker_facts(names, membership.endpoints, self._workforce.pins(), self._options.memory)
         return replace(self.desired, facts={**self.desired.facts, **facts})
 
     def wish(self, desired: Desired) -> None:
-        """From now on this is wanted."""
+        """Sets what is wanted from now on."""
         self.desired = desired
         self._settled = None
 
@@ -290,7 +297,7 @@ class Reconciler:
         return self._lost and self._rescue_retry.may(membership)
 
     def _lost_to(self, holders: Holders, alive: frozenset[str]) -> list[ExpertId]:
-        """Experts that nobody alive holds, though somebody could."""
+        """Returns the experts that no live worker holds although one could."""
         homes = self.desired.homes
         able = None if homes is None else {homes.of(name) for name in alive}
         return [
@@ -309,7 +316,7 @@ class Reconciler:
         return self._closing.is_set() or (not rescuing and self.urgent())
 
     def absent(self) -> frozenset[str]:
-        """Workers that have been dead for too long to wait for them."""
+        """Returns the workers that have been dead too long to wait for."""
         alive, now = self.alive(), self._clock()
         self._gone_since = {
             name: self._gone_since.get(name, now) for name in self.desired.workers if name not in alive
@@ -328,5 +335,5 @@ class Reconciler:
 
 
 def _same(state: tuple[object, ...], other: tuple[object, ...] | None) -> bool:
-    """By identity: snapshots are never changed, and comparing them in depth costs."""
+    """Compares by identity: snapshots never change, and comparing them in depth is slow."""
     return other is not None and len(state) == len(other) and all(map(is_, state, other))

@@ -1,4 +1,4 @@
-"""What placement to have next, given what is wanted and who lives. Pure."""
+"""Choose the next placement, given what is wanted and which workers live. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ def next_holders(
     able: frozenset[str] | None = None,
     homes: NumericsHomes | None = None,
 ) -> Holders:
-    """`wanted`, as far as those who live allow. alive: workers that hold all that `current` gives them, or
-    nothing if it names them not at all; order: of names, so that ties have one answer; able: those of the living who
-    can load now (None: all); homes: who may hold what (None: all).
+    """Returns `wanted`, as far as the live workers allow.
 
-    * A dead worker becomes no holder, but stays one: it is expected back.
-    * Where that leaves fewer holders than wanted, living ones of `current` make up for it.
-    * An expert that nobody alive would hold goes to the least loaded of those that may hold it, so that requests find
-      it again; where there is none, it waits for its holders.
+    alive: workers that hold all that `current` gives them; nothing, if it does not name them.
+    order: of names, so that ties have one answer.
+    able: live workers that can load now; None: all.
+    homes: who may hold what; None: all may.
+
+    A dead worker becomes no new holder, but remains one: it is expected back. If that leaves fewer live holders
+    than wanted, live holders of `current` fill up. An expert that no live worker would hold goes to the least
+    loaded worker that may hold it, so that requests find it again; if there is none, it waits for its holders.
     """
     takers = alive if able is None else able
     rank = {name: position for position, name in enumerate(order)}

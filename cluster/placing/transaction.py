@@ -1,9 +1,9 @@
-"""Carries out a change of placement: prepare, commit, retire, or abort. Requests run on meanwhile.
+"""Carry out a change of placement while requests run: prepare, commit, retire, or abort.
 
-Until the commit the old placement serves and nothing of it is touched, so whatever fails before leaves it as it was.
-The commit is one publication, which routers see at their next layer. What is not needed any more goes afterwards,
-once nobody uses an older epoch. What fails before the commit leaves loaded experts behind, which the same retiring
-drops: workers are asked what they hold, so that nothing needs to be remembered.
+Until the commit the old placement serves untouched, so a failure before it leaves everything as it was. The commit
+is one publication, which routers see at their next layer. What is no longer needed is dropped afterwards, once
+nobody uses an older epoch. A failure before the commit leaves loaded experts behind, which the same retiring drops:
+workers are asked what they hold, so nothing has to be remembered.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ _JOIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PhaseBounds:
-    """Seconds. retire_s: how long calls of older epochs are waited for; answer_s: of each small call to a
-    worker."""
+    """Bounds, in seconds. retire_s: how long to wait for calls of older epochs; answer_s: for each small call to a
+    worker.
+    """
 
     prepare_s: float = 1800.0
     retire_s: float = 60.0
@@ -47,7 +48,9 @@ class PhaseBounds:
 
 
 class Interrupted(Cancelled):
-    """Something more urgent came up before the commit, or the reason went away; the old placement serves."""
+    """Something more urgent came up before the commit, or the reason for the change went away. The old placement
+    serves.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +80,15 @@ def run_change(
     clock: Clock = time.monotonic,
     absent: frozenset[str] = frozenset(),
 ) -> bool:
-    """Returns, with the new placement in force, whether everything old is gone too: else `retire` has work left.
+    """Carries out a change. Returns, with the new placement in force, whether everything old is gone; if not, call
+    `retire`.
 
-    absent: workers that the change makes up for: it is called off when one of them is back. yielding: the loads run
-    at a low CPU priority. interrupted: asked all along; it ends the prepare, and puts
-    off the retiring. Raises what made the change impossible (a refused load, a lost worker, a deadline) or
-    Interrupted: then the old placement serves, and `retire` will drop what had been loaded (abort).
+    yielding: run the loads at a low CPU priority.
+    interrupted: asked all along; ends the prepare, and puts off the retiring.
+    absent: workers that the change makes up for; it is called off if one of them is back.
+
+    Raises what made the change impossible (a refused load, a lost worker, a deadline) or Interrupted. Then the old
+    placement serves, and `retire` will drop what was loaded (abort).
     """
     alive = publisher.current.endpoints
     missing = sorted(set(change.loads) - set(alive))
@@ -105,9 +111,12 @@ def run_change(
 def retire(
     publisher: MembershipPublisher, bounds: PhaseBounds, interrupted: Interrupting, report: Report
 ) -> bool:
-    """Has every living worker drop what the placement in force does not give it, and refuse older epochs, once
-    nobody uses those any more. False: put off, since somebody still does, a worker did not answer, or something
-    more urgent came up; to be called again."""
+    """Has every live worker drop what the placement in force does not give it, and refuse older epochs, once nobody
+    uses those.
+
+    Returns False if that was put off, because an epoch is still in use, a worker did not answer, or something more
+    urgent came up. Then call it again.
+    """
     membership = publisher.current
     epoch = membership.placement.epoch
     report(Step("retire", "waiting for calls of older epochs", epoch=epoch))
@@ -132,7 +141,7 @@ def retire(
 
 
 def answering(endpoints: Mapping[str, WorkerEndpoint], timeout_s: float) -> frozenset[str]:
-    """Which of the workers give a status within `timeout_s`."""
+    """Returns the workers that give a status within `timeout_s` seconds."""
     answered: set[str] = set()
 
     def ask(endpoint: WorkerEndpoint) -> None:
@@ -153,7 +162,7 @@ def _prepare(
     clock: Clock,
     contents: Contents,
 ) -> None:
-    """All loads at once. Raises the first failure, after the others have been called off."""
+    """Runs all loads at once. Raises the first failure, after calling off the others."""
     total = change.experts_to_load
     names = ", ".join(endpoints)
     epoch = change.old.epoch
@@ -196,7 +205,7 @@ def _prepare(
 
 
 class _Calls:
-    """Calls to several workers side by side, each on a thread of its own. `failures`: by worker, as they come."""
+    """Calls to several workers at the same time, each on its own thread. failures: by worker, as they come."""
 
     def __init__(self, calls: Mapping[str, Callable[[], None]]) -> None:
         self._lock = threading.Lock()
@@ -210,12 +219,12 @@ class _Calls:
 
     @property
     def failures(self) -> Mapping[str, ColibriError]:
-        """Those of this moment."""
+        """The failures so far."""
         with self._lock:
             return dict(self._failures)
 
     def done(self, timeout_s: float) -> bool:
-        """Whether all have ended within `timeout_s`."""
+        """Waits for all calls, at most `timeout_s` seconds. Returns whether all have ended."""
         until = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))

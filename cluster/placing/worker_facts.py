@@ -1,4 +1,4 @@
-"""What is known of each worker that planning needs: what fails with it, how fast it is, what it can hold. Pure."""
+"""Collect what planning must know of each worker: its host, its speed, its memory. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ def worker_facts(
     places: Mapping[str, WorkerPlace],
     memory: int | None,
 ) -> dict[str, Worker]:
-    """memory: bytes of experts, of each. Speed: compute threads; host: by the address that the worker is reached at,
-    while one of this machine's processes fails alone."""
+    """Returns the facts of each worker. Its speed is its compute threads; its host is the address at which it is
+    reached, and each process of this machine counts alone.
+
+    memory: bytes of experts that each may hold; None: no limit.
+    """
     facts = {}
     for name in names:
         place, endpoint = places.get(name), endpoints.get(name)
@@ -27,7 +30,7 @@ def worker_facts(
 
 
 def host_of(target: str) -> str:
-    """Empty: this machine, where each process counts as a host of its own."""
+    """Returns the host in a target; empty: this machine, where each process counts as a host of its own."""
     address = parse_address(target, "target")
     if isinstance(address, UnixAddress) or address.host.startswith(("127.", "localhost", "[::1]")):
         return ""

@@ -44,7 +44,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What a start, or taking a worker over, came to. error: why there is no worker, or empty."""
+    """The result of starting a worker or taking it over. error: why there is no worker, or empty."""
 
     record: WorkerRecord | None = None
     error: str = ""
@@ -52,15 +52,18 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """how: as colibri.cluster.workers.worker_process.describe_end says; said: the last lines of its stderr."""
+    """How a worker ended. how: see worker_process.describe_end; said: the last lines of its stderr."""
 
     how: str
     said: str
 
 
 class WorkerActor:
-    """Of the worker `name`, on whichever host this runs; seating: of the host's workers; folder: of their locks and
-    records."""
+    """The actor of the worker `name`, on whichever host it runs.
+
+    seating: of the host's workers.
+    folder: of their locks and records.
+    """
 
     def __init__(
         self,
@@ -85,9 +88,11 @@ class WorkerActor:
     def begin(
         self, incarnation: int, yielding: bool, timeout_s: float, secret: PlaneSecret | None = None
     ) -> Begun:
-        """Starts the worker and waits until it is ready. What sits here under its name is ended before. secret: what it
-        demands of its callers. It comes with this call, and not with the constructor, whose arguments Ray keeps and may
-        write to disk."""
+        """Starts the worker and waits until it is ready. First ends whatever has its name here.
+
+        secret: what it demands of its callers. It comes with this call and not with the constructor, whose
+            arguments Ray keeps and may write to disk.
+        """
         try:
             for record in self._own():
                 _kill(record.minder, signal.SIGKILL)
@@ -127,7 +132,7 @@ class WorkerActor:
             os.close(seat.lock)  # the minder has it
 
     def adopt(self, incarnation: int) -> Begun:
-        """That life, if it sits here."""
+        """Takes over that incarnation, if it is here."""
         for record in self._own():
             if record.incarnation == incarnation:
                 with self._lock:
@@ -136,7 +141,7 @@ class WorkerActor:
         return Begun(error=f"{self._name}: life {incarnation} is not on {self._host}")
 
     def wait_end(self) -> Ended:
-        """Returns when the worker that was begun or taken over last has ended."""
+        """Waits for the end of the worker that was begun or taken over last."""
         with self._lock:
             record = self._record
         if record is None:
@@ -148,7 +153,7 @@ class WorkerActor:
         return Ended(str(fields.get("how")), str(fields.get("said")))
 
     def end(self, force: bool) -> None:
-        """Asks the worker to end, or ends it."""
+        """Asks the worker to end, or forces it."""
         with self._lock:
             record = self._record
         if record is not None and _alive(record.minder):
@@ -197,7 +202,7 @@ def _alive(pid: int) -> bool:
 
 
 def _wait_gone(pid: int, timeout_s: float | None) -> bool:
-    """Whether that process has ended, at once or after a wait; None: as long as it lives."""
+    """Waits until the process has ended. Returns whether it has. timeout_s: None: no bound."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:

@@ -1,5 +1,6 @@
-"""The coordinator's side of its Ray client (`driver`): calls that fail when that process is gone, and a new one as soon
-as Ray is there again."""
+"""The coordinator's side of its Ray client (`driver`): calls fail while that process is gone, and a new one starts as
+soon as Ray is back.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class RayAway(ColibriError):
 
 
 class Bridge:
-    """setup: what the next driver is to be told, asked each time."""
+    """setup: returns what the next driver is to be told."""
 
     def __init__(
         self, setup: Callable[[], Setup], log: Callable[[str], None], clock: Clock = time.monotonic
@@ -54,8 +55,10 @@ class Bridge:
             return self._connection is not None
 
     def open(self, *, patient: bool) -> None:
-        """Starts the first driver. patient: where Ray is away, it is tried again in the background; otherwise raises
-        the ColibriError of the try."""
+        """Starts the first driver.
+
+        patient: if Ray is away, retry in the background; otherwise raises the ColibriError of the try.
+        """
         first: ColibriError | None = None
         try:
             self._begin()
@@ -73,8 +76,11 @@ class Bridge:
         timeout_s: float | None,
         off: Callable[[], bool] = lambda: False,
     ) -> Any:
-        """off: whether nobody waits for the answer any more. Raises RayAway where the driver is gone, or where Ray lost
-        the actor that was asked; the typed error of the call; DeadlineExpired."""
+        """Calls a method of the driver. Raises RayAway if the driver is gone, or if Ray lost the actor; the typed
+        error of the call; DeadlineExpired.
+
+        off: returns whether nobody waits for the answer any more.
+        """
         future: Future[Answer] = Future()
         with self._lock:
             connection = self._connection
@@ -105,7 +111,7 @@ class Bridge:
         return answer.value
 
     def close(self) -> None:
-        """Ends the driver, and with it what it had of Ray. May be called twice."""
+        """Ends the driver, and with it what it had from Ray. May be called twice."""
         self._closing.set()
         self._hang_up()
         process = self._process
@@ -141,7 +147,7 @@ class Bridge:
                 pause_s, failure = _PAUSE_S, None
 
     def _begin(self) -> None:
-        """Raises ColibriError when there is no driver by then."""
+        """Starts a driver. Raises ColibriError if none comes up."""
         own, other = socket.socketpair()
         with other:
             process = subprocess.Popen(
@@ -184,7 +190,7 @@ class Bridge:
         return False
 
     def _listen(self) -> None:
-        """Returns when the driver is gone."""
+        """Reads answers until the driver is gone."""
         with self._lock:
             connection = self._connection
         try:

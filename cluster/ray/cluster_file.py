@@ -1,4 +1,4 @@
-"""cluster.yaml as far as Colibri looks into it: it is Ray's file, and Ray checks the rest."""
+"""Read what Colibri needs of cluster.yaml. It is Ray's file, and Ray checks the rest."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
-    """provider: Ray's name of it. hosts: addresses, the head first; empty where a cloud gives them. user, key: for ssh;
-    key None: as ssh is set up. token: the local file that travels to the hosts as Ray's token, None: none does. wheels:
-    the local folder whose wheel hosts install, None: they install none."""
+    """provider: Ray's name of it.
+    hosts: addresses, the head first; empty if a cloud gives them.
+    user, key: for ssh; key None: as ssh is set up.
+    token: local file that travels to the hosts as Ray's token; None: none does.
+    wheels: local folder whose wheel the hosts install; None: they install none.
+    """
 
     path: Path
     name: str
@@ -34,12 +37,12 @@ class ClusterFile:
 
     @property
     def head(self) -> str:
-        """Empty where only Ray knows it."""
+        """The head's address; empty if only Ray knows it."""
         return self.hosts[0] if self.hosts else ""
 
 
 def read_cluster_file(path: Path) -> ClusterFile:
-    """Raises ConfigError for what is no cluster file."""
+    """Raises ConfigError for a file that is not a cluster file."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ConfigError(str(path), f"at most {_MAX_BYTES} bytes", path.stat().st_size)

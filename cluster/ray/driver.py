@@ -40,8 +40,9 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a driver is told first. names: workers of the start that have no host yet; hosts: addresses of those that
-    run, by name."""
+    """What a driver is told first. names: workers of the start that have no host yet; hosts: name -> address of those
+    that run.
+    """
 
     ray: RayOptions
     options: LaunchOptions
@@ -61,7 +62,7 @@ class Answer:
 
 
 class Driver:
-    """The methods that the coordinator calls, each on a thread of its own."""
+    """The methods that the coordinator calls, each on its own thread."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
@@ -75,7 +76,9 @@ class Driver:
         threading.Thread(target=self._settle, name="colibri-settle", daemon=True).start()
 
     def _settle(self) -> None:
-        """First those that run have their hosts, then the others get places: Ray must not give those away."""
+        """Notes hosts of running workers first, so that Ray does not give these away; then finds places for the
+        others.
+        """
 
         def claim(name: str) -> None:
             with contextlib.suppress(Exception):  # its host is away; its life tries again
@@ -90,8 +93,11 @@ class Driver:
             self._settled.set()
 
     def find(self, name: str, address: str) -> Host:
-        """The host of the worker's actor, which is made if there is none. address: it must be on that host (empty:
-        any). Raises ColibriError without a place."""
+        """Returns the host of the worker's actor, and makes the actor if there is none. Raises ColibriError without a
+        place.
+
+        address: the actor must be on that host; empty: any.
+        """
         ray = api()
         with self._lock:
             self._called_off.discard(name)
@@ -136,12 +142,12 @@ class Driver:
             self._actor(name).end.remote(force)
 
     def call_off(self, name: str) -> None:
-        """`find` is to come back."""
+        """Makes `find` return."""
         with self._lock:
             self._called_off.add(name)
 
     def forget(self, name: str) -> None:
-        """No more lives under that name."""
+        """Begins nothing more under that name."""
         self.call_off(name)
         self._drop(name)
         self._places.release(name)
@@ -173,7 +179,7 @@ class Driver:
             _kill(actor)
 
     def _handle(self, name: str, address: str) -> Any:
-        """None: called off."""
+        """Returns the actor; None: called off."""
         with self._lock:
             actor = self._actors.get(name)
         if actor is not None:
@@ -207,8 +213,9 @@ class Driver:
 
 
 def _end_with_raylet() -> None:
-    """A client whose raylet is gone waits for ever where a new GCS answers at the old address: then it must end, and
-    the next one joins the new Ray."""
+    """Ends this process with its raylet. If a new GCS answers at the old address, a client without its raylet would
+    wait for ever; the next driver joins the new Ray.
+    """
     path = api()._private.worker._global_node.raylet_socket_name
     while True:
         time.sleep(_LOOK_S)
@@ -223,7 +230,7 @@ def _end_with_raylet() -> None:
 
 
 def _on(name: str, address: str) -> Any:
-    """On that host, which Ray may have under a new id. Raises WorkerLost where it is away."""
+    """Returns Ray's option for that host, which may have a new id. Raises WorkerLost if it is away."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     for node in living_nodes():
@@ -238,13 +245,13 @@ def _kill(actor: Any) -> None:
 
 
 def _plain(error: BaseException) -> str:
-    """One line of what Ray says in many."""
+    """Returns one line of an error that Ray writes in many."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
 
 def serve(connection: Connection) -> None:
-    """Answers until the other side is gone."""
+    """Answers calls until the other side is gone."""
     sending = threading.Lock()
 
     def send(answer: Answer) -> None:

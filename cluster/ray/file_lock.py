@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def is_locked(path: Path) -> bool:
-    """Returns False where there is no such file, too."""
+    """Whether somebody holds the file's lock; False if there is no such file."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

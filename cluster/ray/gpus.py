@@ -1,4 +1,4 @@
-"""How many workers a Ray cluster has GPUs for, where nobody said how many there shall be."""
+"""Count how many workers a Ray cluster has GPUs for, if nobody set the number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOOK_S = 0.5
 
 
 def gpu_seats(nodes: Sequence[NodeView], spread: Spread) -> int:
-    """Workers that each have a seat and a GPU; on a host of their own each, where they are spread so."""
+    """Counts workers that each get a seat and a GPU; with Spread.HOSTS, at most one per host."""
     each = [min(node.seats, node.gpus) for node in nodes]
     return sum(min(count, 1) for count in each) if spread is Spread.HOSTS else sum(each)
 
@@ -31,7 +31,10 @@ def count_gpu_workers(
     clock: Clock = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """nodes: that live now. Raises DeadlineExpired where none has both within place_s."""
+    """Waits for hosts to join, and counts. Raises DeadlineExpired if none has both within place_s.
+
+    nodes: returns the nodes that live now.
+    """
     begun = changed_at = clock()
     count = -1
     while True:

@@ -42,13 +42,17 @@ _KEEPER = "--keeper"
 
 
 def missing(before: Mapping[str, int], now: Mapping[int, str]) -> list[str]:
-    """Names of the parts that ran, or must run, and do not. before: pid by name; now: command line by pid."""
+    """Returns the names of parts that ran, or must run, and do not.
+
+    before: name -> process id.
+    now: process id -> command line.
+    """
     wanted = {**dict.fromkeys(_ALWAYS, 0), **before}
     return [name for name, pid in wanted.items() if PARTS[name] not in now.get(pid, "")]
 
 
 def parts_of(processes: Mapping[int, str]) -> dict[str, int]:
-    """Pid of each part that is there."""
+    """Returns the process id of each part that is there."""
     return {
         name: pid for name, part in PARTS.items() for pid, command in processes.items() if part in command
     }
@@ -61,7 +65,7 @@ class HeadKeeper:
         self._proc = proc
 
     def run(self, started: int) -> int:
-        """started: the process group of the Ray that runs. Returns when it is told to stop."""
+        """Keeps Ray running until told to stop. started: the process group of the Ray that runs."""
         group = started
         while not self._stop.is_set():
             before = parts_of(group_of(self._proc, group))
@@ -89,7 +93,9 @@ class HeadKeeper:
 
 
 def end_group(group: int, proc: Path = Path("/proc")) -> None:
-    """All of it: what is left of an old Ray holds its ports. Minders and their workers are in groups of their own."""
+    """Ends the whole group: what is left of an old Ray holds its ports. Minders and their workers are in groups of
+    their own.
+    """
     for number in (signal.SIGTERM, signal.SIGKILL):
         until = time.monotonic() + _END_S
         for pid in group_of(proc, group):
@@ -100,7 +106,7 @@ def end_group(group: int, proc: Path = Path("/proc")) -> None:
 
 
 def start(command: Sequence[str]) -> tuple[int, int]:
-    """(group, exit code) of `ray start`; a code of -1: not done in time."""
+    """Runs `ray start`. Returns (group, exit code); a code of -1: not done in time."""
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         return process.pid, process.wait(_START_S)

@@ -33,7 +33,7 @@ _LOOK_S = 0.1
 
 
 class ServerKeeper:
-    """command: `colibri serve` and its options, with --json; log: gets its stderr, one life after another."""
+    """command: `colibri serve` and its options, with --json. log: gets its stderr, one run after another."""
 
     def __init__(self, files: ServerFiles, log: Path, command: Sequence[str], stop: threading.Event) -> None:
         self._files = files
@@ -43,7 +43,7 @@ class ServerKeeper:
         self._state = ServerState("starting", keeper=os.getpid(), log=str(log))
 
     def run(self) -> int:
-        """On the main thread, which the server dies with. Returns when it is told to stop, or no restart can help."""
+        """Runs on the main thread, with which the server ends. Returns when told to stop, or if no restart can help."""
         pause_s = _PAUSE_S
         while not self._stop.is_set():
             self._note(phase="starting", target="", pid=0)
@@ -87,7 +87,7 @@ class ServerKeeper:
             process.kill()
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
-        """Its ready line; whatever else it prints is passed over."""
+        """Reads the server's ready line; ignores what else it prints."""
         if process.stdout is None:
             raise RuntimeError("the pipe was asked for")
         with process.stdout as out:
@@ -110,7 +110,7 @@ class ServerKeeper:
 
 
 def _add(log: FileIO, text: str) -> None:
-    """A full disk must not end what keeps the server."""
+    """Writes to the log. A full disk must not end the keeper."""
     with contextlib.suppress(OSError):
         log.write(text.encode())
 

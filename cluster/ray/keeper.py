@@ -19,7 +19,7 @@ _PR_SET_NAME = 15
 
 
 def settle_keeper() -> threading.Event:
-    """For the main thread of a keeper. Returns what SIGTERM sets."""
+    """Sets up the main thread of a keeper. Returns the event that SIGTERM sets."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, NAME, 0, 0, 0)
     stop = threading.Event()
 
@@ -33,7 +33,7 @@ def settle_keeper() -> threading.Event:
 
 
 def start_keeper(module: str, arguments: Iterable[str], log: Path) -> subprocess.Popen[bytes]:
-    """In a session of its own; what it says goes to `log`."""
+    """Starts a keeper in a session of its own; its output goes to `log`."""
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with log.open("ab") as out:
         return subprocess.Popen(
@@ -46,7 +46,7 @@ def start_keeper(module: str, arguments: Iterable[str], log: Path) -> subprocess
 
 
 def group_of(proc: Path, group: int) -> dict[int, str]:
-    """The living processes of a process group: command line by pid."""
+    """Returns the live processes of a process group: process id -> command line."""
     found = {}
     for folder in proc.iterdir():
         if not folder.name.isdecimal() or int(folder.name) == os.getpid():

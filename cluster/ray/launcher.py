@@ -36,9 +36,12 @@ _CALL_S = 10.0
 
 
 class RayLauncher(Launcher):
-    """Ray places each worker's actor, and takes it to another host when its own is lost. Workers outlive actors, Ray
-    and this process: for the length of their lease, or until the next launcher with the same `ray.state` takes them
-    over. `close` ends them."""
+    """Runs workers on hosts that Ray chooses. Ray places each worker's actor, and takes it to another host if its own
+    is lost.
+
+    Workers outlive actors, Ray and this process: for the length of their lease, or until the next launcher with the
+    same `ray.state` takes them over. `close` ends them.
+    """
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class RayLauncher(Launcher):
 
 
 class Actors:
-    """LifeSource over Ray."""
+    """A LifeSource over Ray."""
 
     def __init__(
         self, options: LaunchOptions, ray: RayOptions, log: Callable[[str], None], clock: Clock
@@ -100,8 +103,10 @@ class Actors:
         return self._state.incarnation
 
     def look_around(self) -> int:
-        """Finds the workers of the last coordinator that can be taken over; returns the oldest epoch that all of them
-        serve, 0 without any. Others of its workers are told to end."""
+        """Finds the last coordinator's workers that can be taken over, and tells its other workers to end.
+
+        Returns the oldest epoch that all of those found serve; 0 without any.
+        """
         records = list(self._state.workers.values())
         with ThreadPoolExecutor(max(1, min(32, len(records)))) as pool:
             replies = list(pool.map(self._look_at, records))
@@ -159,7 +164,7 @@ class Actors:
         self._state.close()
 
     def abandon(self) -> None:
-        """Workers stay for the next coordinator, or until their lease ends."""
+        """Leaves workers to the next coordinator, or to the end of their lease."""
 
     # For lives
 
@@ -176,11 +181,11 @@ class Actors:
         self._state.note(record)
 
     def _hosts(self) -> dict[str, str]:
-        """Of the workers that run, by name."""
+        """Returns the hosts of the running workers, by name."""
         return {name: record.host.address for name, record in self._state.workers.items()}
 
     def _look_at(self, record: WorkerRecord) -> expert_pb2.StatusReply | None:
-        """None: it cannot be taken over."""
+        """Returns the worker's status; None: it cannot be taken over."""
         if record.fingerprint != self._identity.fingerprint:
             self.log(f"worker {record.name} was started with other options: it is told to end")
             self._end(record)
@@ -215,11 +220,13 @@ class Actors:
 
 
 def _travelling(options: LaunchOptions) -> LaunchOptions:
-    """What the hosts need of them; nothing else leaves this machine. The secret goes with each start (actor.py)."""
+    """Returns what the hosts need of the options; nothing else leaves this machine. The secret goes with each start
+    (actor.py).
+    """
     tls = None if options.tls is None else replace(options.tls, channel=PLAIN)
     return replace(options, env=None, networks={}, run_folder_parent=None, tls=tls, secret=None)
 
 
 def _fingerprint(options: LaunchOptions, ray: RayOptions) -> str:
-    """The same for options with which a worker would be the same."""
+    """Returns a text that is equal for options that make equal workers."""
     return hashlib.sha256(repr((options, ray.seating, ray.gpus)).encode()).hexdigest()

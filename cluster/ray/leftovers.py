@@ -48,7 +48,7 @@ _END_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """processes: `pid command line`; sockets, shared_memory: paths. Nothing of it: a host as it was."""
+    """What is left. processes: `pid command line`; sockets, shared_memory: paths. All empty: the host is clean."""
 
     processes: tuple[str, ...]
     sockets: tuple[str, ...]
@@ -73,7 +73,7 @@ class Leftovers:
 def look(
     proc: Path = Path("/proc"), temporary: Path | None = None, shared: Path = Path("/dev/shm")
 ) -> Leftovers:
-    """temporary: the system's folder for temporary files."""
+    """Looks for leftovers. temporary: the system's folder for temporary files."""
     root = temporary or Path(tempfile.gettempdir())
     return Leftovers(
         tuple(f"{pid} {command[:_SAID]}" for pid, command in sorted(_processes(proc).items())),
@@ -83,7 +83,7 @@ def look(
 
 
 def end(proc: Path = Path("/proc"), temporary: Path | None = None, shared: Path = Path("/dev/shm")) -> None:
-    """Ends those processes, asked first and then not, and removes their sockets and shared memory."""
+    """Asks those processes to end, then forces them; removes their sockets and shared memory."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         until = time.monotonic() + _END_S
         for pid in _processes(proc):
@@ -103,8 +103,9 @@ def end(proc: Path = Path("/proc"), temporary: Path | None = None, shared: Path 
 
 
 def _owned(base: Path, pattern: str) -> list[Path]:
-    """What matches and is this user's own, each folder on the way, too. No link is followed: in a folder that all users
-    share, one may lead to files of ours that are none of Ray's."""
+    """Returns matching paths that belong to this user, with each folder on the way. Follows no link: in a folder that
+    all users share, a link may lead to files of ours that Ray did not make.
+    """
     found = [base]
     for part in pattern.split("/"):
         found = [path for folder in found for path in sorted(folder.glob(part)) if _is_own(path)]
@@ -120,7 +121,7 @@ def _is_own(path: Path) -> bool:
 
 
 def _processes(proc: Path) -> dict[int, str]:
-    """Command line by pid, without this process."""
+    """Returns process id -> command line, without this process."""
     found = {}
     for folder in proc.iterdir():
         if not folder.name.isdecimal() or int(folder.name) == os.getpid():

@@ -1,8 +1,9 @@
-"""One life of a worker on a host that Ray chose, as seen from the coordinator.
+"""One incarnation of a worker on a host that Ray chose, as the coordinator sees it.
 
-It is watched twice: through its actor, which tells the end at once and how it came, and, while there is no actor, by
-asking the worker itself. An actor, a raylet or Ray that is away ends no life: a new actor on the same host takes it
-over."""
+It is watched in two ways: through its actor, which reports its end and the cause at once, and, while there is no
+actor, by asking the worker itself. The worker goes on when an actor, a raylet or Ray is away: a new actor on the
+same host takes it over.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +34,11 @@ _AGAIN_S, _MAX_AGAIN_S = 0.5, 5.0
 
 
 class RayCalls(Protocol):
-    """Who reaches the actors, and writes down what runs (colibri.cluster.ray.launcher.Actors)."""
+    """Reaches the actors, and writes down what runs (colibri.cluster.ray.launcher.Actors)."""
 
     @property
     def secret(self) -> PlaneSecret | None:
-        """Of the deployment: what each worker is handed."""
+        """The deployment's secret, which each worker is handed."""
         ...
 
     def call(
@@ -47,7 +48,7 @@ class RayCalls(Protocol):
         timeout_s: float | None,
         off: Callable[[], bool] = lambda: False,
     ) -> Any:
-        """Raises RayAway where Ray or the actor is gone for now, and the typed error of the call."""
+        """Raises RayAway if Ray or the actor is gone for now, and the typed error of the call."""
         ...
 
     def runs(self, record: WorkerRecord) -> None: ...
@@ -56,8 +57,11 @@ class RayCalls(Protocol):
 
 
 class RayLife:
-    """Runs on a thread of its own, from construction to `ended`. on_exit: called once, on that thread. known: it runs
-    already, and is taken over."""
+    """Runs on a thread of its own, from construction to `ended`.
+
+    on_exit: called once, on that thread.
+    known: it runs already, and is taken over.
+    """
 
     def __init__(
         self,
@@ -189,7 +193,7 @@ class RayLife:
                 return end
 
     def _begin(self) -> WorkerRecord:
-        """Where Ray puts it. Raises ColibriError without a place, and what the start failed with."""
+        """Starts the worker where Ray puts it. Raises ColibriError without a place, and what the start failed with."""
         deadline = Deadline.after(self._place_s + ACTOR_S, self._clock)
         while True:
             try:
@@ -229,7 +233,7 @@ class RayLife:
         return begun.record
 
     def _watch(self, record: WorkerRecord) -> Ended | None:
-        """Returns when the worker has an actor again, None, or when it has ended."""
+        """Waits until the worker has an actor again (returns None) or has ended."""
         refused = 0
         while not self._linked.wait(_LOOK_S):
             if self._given_up():
@@ -241,7 +245,9 @@ class RayLife:
         return None
 
     def _answers(self, record: WorkerRecord) -> bool | None:
-        """False: nobody is there, or another life. None: no answer, which the supervisor counts."""
+        """Asks the worker. False: nobody is there, or another incarnation. None: no answer, which the supervisor
+        counts.
+        """
         try:
             reply = ask_status(record.ready.target, f"worker {self.name}", _ASK_S, security=self._channel)
         except DeadlineExpired:
@@ -261,7 +267,7 @@ class RayLife:
         ).start()
 
     def _link(self, record: WorkerRecord) -> None:
-        """Until an actor on its host has taken it over, or it has ended."""
+        """Waits until an actor on the worker's host has taken it over, or it has ended."""
         pause_s = _AGAIN_S
         while not self.ended:
             try:

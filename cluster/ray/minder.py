@@ -34,8 +34,12 @@ _MAX_LOG = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """argv: the worker's command but for --parent-pid. record, ended: files to be written; log: gets what the worker
-    says; lock: descriptor of the seat; secret: of the deployment."""
+    """argv: the worker's command without --parent-pid.
+    record, ended: files to write.
+    log: gets what the worker says.
+    lock: descriptor of the seat.
+    secret: of the deployment.
+    """
 
     deployment: str
     fingerprint: str
@@ -101,7 +105,7 @@ def _begin(task: Task, process: WorkerProcess, place: WorkerPlace) -> dict[str, 
 
 
 def _tell(answer: TextIO, fields: dict[str, Any]) -> None:
-    """And nothing more: whoever asked may be gone."""
+    """Answers, and says nothing more: whoever asked may be gone."""
     with contextlib.suppress(OSError):
         answer.write(json.dumps(fields) + "\n")
         answer.flush()

@@ -1,4 +1,4 @@
-"""What a Ray launcher is asked for."""
+"""The options of a Ray launcher."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RESOURCE = "colibri_worker"
 
 
 class Spread(enum.Enum):
-    """HOSTS: each worker of the start on a host of its own; ANY: on as many hosts as have room, several on one."""
+    """HOSTS: each worker of the start on a host of its own. ANY: on as many hosts as have room, several per host."""
 
     HOSTS = "hosts"
     ANY = "any"
@@ -22,9 +22,12 @@ class Spread(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Seating:
-    """What each host's plan for its workers is asked for, as on the command line: numa_nodes and cpu_threads are one
-    value for all workers of a host or one for each, None: auto; threads: for which cpu_threads say nothing; share: they
-    may have the same CPUs."""
+    """What each host's plan for its workers is asked for, as on the command line.
+
+    numa_nodes, cpu_threads: one value for all workers of a host, or one for each; None: auto.
+    threads: for workers for which cpu_threads says nothing.
+    share: they may have the same CPUs.
+    """
 
     numa_nodes: tuple[int | None, ...] = (None,)
     cpu_threads: tuple[int | None, ...] = (None,)
@@ -34,10 +37,14 @@ class Seating:
 
 @dataclass(frozen=True, slots=True)
 class RayOptions:
-    """address: as in ray.init ('auto': the cluster that this host belongs to). place_s: seconds until a shortage of
-    places is reported. lease_s: a worker that no coordinator has called for so long ends itself. state: file of the
-    coordinator, in which the next one finds the workers (None: it does not). absent_after_s: as ManagerOptions has it.
-    hosts: that the workers of the start must at least be spread over. gpus: of each worker."""
+    """address: as in ray.init ('auto': the cluster of this host).
+    place_s: time until a shortage of places is reported, seconds.
+    lease_s: a worker that no coordinator has called for this long ends itself, seconds.
+    state: file in which the next coordinator finds the workers; None: it does not.
+    absent_after_s: see ManagerOptions.
+    hosts: how many hosts the workers of the start must at least be spread over.
+    gpus: of each worker.
+    """
 
     address: str = "auto"
     seating: Seating = field(default_factory=Seating)

@@ -1,4 +1,4 @@
-"""Which hosts workers get: placement groups, and a report by a deadline of what cannot be had."""
+"""Get hosts for workers: placement groups, and a report by a deadline of what is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOK_S = 0.5
 
 
 class Places:
-    """One group for the workers of the start, one more for each that comes later. Any thread may call.
+    """One placement group for the workers of the start, and one for each that comes later. Any thread may call.
 
     Ray itself waits for resources without a bound or a word; `wait` has both.
     """
@@ -33,7 +33,7 @@ class Places:
         self._bundles: dict[str, int] = {}
 
     def open(self, names: tuple[str, ...]) -> None:
-        """The workers of the start: all of them have a place, or none has."""
+        """Asks for places for the workers of the start: all of them get one, or none."""
         strategy = "STRICT_SPREAD" if self._options.spread is Spread.HOSTS else "SPREAD"
         group = self._group(len(names), strategy)
         with self._lock:
@@ -41,8 +41,9 @@ class Places:
             self._groups.update(dict.fromkeys(names, group))
 
     def wait(self, name: str, cancelled: Callable[[], bool]) -> None:
-        """Returns once the worker has a place or `cancelled`. Raises DeadlineExpired with what is needed and what
-        there is."""
+        """Waits until the worker has a place or `cancelled`. Raises DeadlineExpired with what is needed and what there
+        is.
+        """
         group = self._group_of(name)
         deadline = Deadline.after(self._options.place_s, self._clock)
         while not (cancelled() or group.wait(timeout_seconds=deadline.bound(_LOOK_S, self._clock))):
@@ -52,12 +53,12 @@ class Places:
             self._assign(group)
 
     def has(self, name: str) -> bool:
-        """Whether a place is kept for it."""
+        """Whether a place is kept for the worker."""
         with self._lock:
             return name in self._groups
 
     def strategy(self, name: str) -> Any:
-        """For the options of an actor."""
+        """Returns the scheduling strategy for an actor's options."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         with self._lock:
@@ -66,7 +67,7 @@ class Places:
             )
 
     def shortage(self, name: str) -> DeadlineExpired:
-        """What is said when a worker has no place after all that time."""
+        """Returns the error for a worker that got no place in all that time."""
         ray = api()
         start = name in self._start
         free = float(ray.available_resources().get(RESOURCE, 0.0))
@@ -81,8 +82,9 @@ class Places:
         return DeadlineExpired(f"no place for {name} within {self._options.place_s:g} s: {told}", peer="ray")
 
     def release(self, name: str) -> None:
-        """Of one that came later: its seat is free. Those of the start keep theirs until `close`, as a group is
-        whole."""
+        """Frees the place of a worker that came later. Workers of the start keep theirs until `close`, since a group
+        is whole.
+        """
         with self._lock:
             group = None if name in self._start else self._groups.pop(name, None)
         if group is not None:
@@ -113,8 +115,9 @@ class Places:
         return placement_group([dict(bundle) for _ in range(count)], strategy=strategy)
 
     def _assign(self, group: Any) -> None:
-        """Once, when the group of the start is placed: neighbours by name go to different hosts, since those hold each
-        other's replicas."""
+        """Assigns places once the group of the start is placed: neighbours by name go to different hosts, since they
+        hold each other's replicas.
+        """
         from ray.util.placement_group import placement_group_table
 
         with self._lock:
@@ -135,7 +138,7 @@ class Places:
 
 
 def interleave(lists: list[list[int]]) -> list[int]:
-    """One of each in turn, longest first."""
+    """Merges lists by taking one item of each in turn, longest list first."""
     left = sorted((list(items) for items in lists), key=len, reverse=True)
     found = []
     while left:

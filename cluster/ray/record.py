@@ -1,5 +1,4 @@
-"""What is written down of a worker that runs, so that whoever comes later finds it: on its host, and at the
-coordinator."""
+"""Records of running workers, on their host and at the coordinator, by which others find them later."""
 
 from __future__ import annotations
 
@@ -20,8 +19,10 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """deployment: which one it belongs to. fingerprint: of the options it was started with. minder: process that minds
-    it on its host, 0 where that does not matter."""
+    """deployment: which one it belongs to.
+    fingerprint: of the options it was started with.
+    minder: process id of its minder; 0 if that does not matter.
+    """
 
     deployment: str
     fingerprint: str
@@ -40,7 +41,7 @@ class WorkerRecord:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> WorkerRecord:
-        """Raises KeyError, TypeError or ValueError for what is no record."""
+        """Raises KeyError, TypeError or ValueError for fields that are not a record."""
         place = dict(fields["place"])
         place["cpus"] = tuple(int(cpu) for cpu in place["cpus"])
         return cls(
@@ -55,7 +56,7 @@ class WorkerRecord:
 
 
 def write_whole(path: Path, fields: Mapping[str, Any]) -> None:
-    """As JSON that only this user reads; a reader sees the old or the new, never half of it."""
+    """Writes JSON that only this user reads; a reader sees the old or the new file, never half of it."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.new")
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
         json.dump(fields, file)
@@ -63,7 +64,9 @@ def write_whole(path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def try_write(path: Path, fields: Mapping[str, Any]) -> str:
-    """`write_whole`, of what may be missing: a full disk must not end what runs. Returns why it failed, or nothing."""
+    """Does as `write_whole` for a file that may be missing: a full disk must not end what runs. Returns why it failed,
+    or nothing.
+    """
     try:
         write_whole(path, fields)
     except OSError as error:
@@ -72,7 +75,7 @@ def try_write(path: Path, fields: Mapping[str, Any]) -> str:
 
 
 def read_fields(path: Path) -> dict[str, Any] | None:
-    """None where there is nothing, or something else."""
+    """Returns the fields; None if there is no file, or something else."""
     try:
         with path.open("rb") as file:
             found = json.loads(file.read(_MAX_BYTES))
@@ -82,7 +85,7 @@ def read_fields(path: Path) -> dict[str, Any] | None:
 
 
 def read_record(path: Path) -> WorkerRecord | None:
-    """None where there is none."""
+    """Returns the record, or None."""
     fields = read_fields(path)
     if fields is None:
         return None

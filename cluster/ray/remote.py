@@ -1,5 +1,6 @@
-"""Commands that an operator's machine runs for a cluster: Ray's own, and others on its hosts. Each is bounded, none
-waits for input."""
+"""Run commands for a cluster from an operator's machine: Ray's own, and others on its hosts. Each is bounded; none
+waits for input.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +28,19 @@ ENVIRONMENT = {
 
 
 def environment(cluster: ClusterFile, environ: Mapping[str, str]) -> dict[str, str]:
-    """For Ray's command line."""
+    """Returns the environment for Ray's command line."""
     token = {} if cluster.token is None else {"RAY_AUTH_TOKEN_PATH": str(cluster.token)}
     return {**environ, **ENVIRONMENT, **token}
 
 
 def ray_command(verb: str, *arguments: str) -> list[str]:
-    """Of the Ray that is installed beside Colibri."""
+    """Returns a command of the Ray that is installed beside Colibri."""
     program = Path(sys.executable).with_name("ray")
     return [str(program) if program.exists() else "ray", verb, *arguments]
 
 
 def host_command(cluster: ClusterFile, host: str, command: str) -> list[str]:
-    """`command` in a login shell of a host."""
+    """Returns the command that runs `command` in a login shell of a host."""
     options = (
         "BatchMode=yes",
         "StrictHostKeyChecking=no",
@@ -60,9 +61,11 @@ def follow(
     env: Mapping[str, str] | None = None,
     heard: Callable[[str], None] = lambda line: None,
 ) -> str:
-    """Runs a command; `heard` gets its lines, of both streams, as they come; returns what it said on stdout.
+    """Runs a command. Returns what it wrote to stdout.
 
-    Raises ColibriError with the last lines where it fails, DeadlineExpired where it does not end in time.
+    heard: gets its lines, of both streams, as they come.
+
+    Raises ColibriError with the last lines if it fails, DeadlineExpired if it does not end in time.
     """
     until = time.monotonic() + timeout_s
     try:
@@ -101,7 +104,7 @@ def _read(
     tail: deque[str],
     heard: Callable[[str], None],
 ) -> bool:
-    """Whether both streams ended in time."""
+    """Reads both streams. Returns whether they ended in time."""
     if process.stdout is None or process.stderr is None:
         raise RuntimeError("the pipes were asked for")
     with selectors.DefaultSelector() as selector, process.stdout as stdout, process.stderr as stderr:

@@ -1,10 +1,10 @@
-"""Seats of a host: which worker sits on which (NUMA node, CPUs), settled among processes that do not know each other.
+"""Seats of a host: which worker has which (NUMA node, CPUs), settled among processes that do not know each other.
 
-A host with N places has N seats, each a lock file; who holds the lock has the seat's share of the host's pinning
-plan, and the kernel takes the lock from a process that ends. So workers of one host never share cores, whichever of
-them Ray starts first, and again after any restart. Beside the lock lies a record of the worker that sits there
-(`record`), by which whoever comes after a lost actor finds it. What keeps workers of several deployments apart are the
-CPU locks (`expert_service.cpu_locks`), which a seat's place is bound with.
+A host with room for N workers has N seats, each a lock file. The holder of the lock has the seat's share of the
+host's pinning plan, and the kernel frees the lock with the process. So workers of one host never share cores,
+whichever of them Ray starts first, and after any restart. Beside the lock lies a record of the worker (`record`),
+by which the successor of a lost actor finds it. The CPU locks (`expert_service.cpu_locks`) keep workers of several
+deployments apart.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Seat:
 
 
 def seat_folder(parent: Path | None = None) -> Path:
-    """Of this user on this host. Raises ConfigError where somebody else has made it."""
+    """Returns the folder of this user's seats on this host. Raises ConfigError if somebody else made it."""
     folder = (parent or Path(tempfile.gettempdir())) / f"colibri-seats-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid() or folder.is_symlink():
@@ -54,8 +54,9 @@ def take_seat(
     clock: Clock = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Seat:
-    """The first free one of those. Raises Busy when none is free within `wait_s`: a predecessor may still be
-    ending."""
+    """Returns the first free seat of those. Raises Busy if none is free within `wait_s` seconds: a predecessor may
+    still be ending.
+    """
     until = clock() + wait_s
     while True:
         for index in indices:
@@ -77,7 +78,7 @@ def take_seat(
 
 
 def sitting(seats: int, folder: Path) -> list[WorkerRecord]:
-    """The workers that sit there now."""
+    """Returns the workers that have a seat now."""
     found = []
     for index in range(seats):
         record = read_record(_record(folder, index))
@@ -87,12 +88,12 @@ def sitting(seats: int, folder: Path) -> list[WorkerRecord]:
 
 
 def end_record(name: str, folder: Path) -> Path:
-    """File that says how the last life of that worker ended."""
+    """Returns the file that says how the worker's last incarnation ended."""
     return folder / f"ended-{quote(name, safe='')}.json"
 
 
 def log_of(name: str, folder: Path) -> Path:
-    """File of what that worker says."""
+    """Returns the file of the worker's output."""
     return folder / f"worker-{quote(name, safe='')}.log"
 
 
@@ -101,7 +102,7 @@ def _record(folder: Path, index: int) -> Path:
 
 
 def seat_places(topology: Topology, seats: int, seating: Seating, *, gpus: bool) -> tuple[WorkerPlace, ...]:
-    """The place of each seat: the same plan in every process of a host. Raises as plan_workers."""
+    """Returns the pinning of each seat: the same plan in every process of a host. Raises as plan_workers."""
     wanted = Wanted(
         seats,
         _each(seating.numa_nodes, seats),

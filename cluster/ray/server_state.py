@@ -1,4 +1,4 @@
-"""What the keeper of a server writes down of it: files on the head, which need no Ray to be read."""
+"""What the keeper of a server writes down about it: files on the head that can be read without Ray."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ _MOST_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """phase: 'starting', 'serving', 'failed' (no restart can help) or 'stopped'. target, pid: of this life, once it
-    serves; why: how it failed. keeper: process that keeps it. log: the file on the head."""
+    """phase: 'starting', 'serving', 'failed' (no restart can help) or 'stopped'.
+    target, pid: of the present server, once it serves.
+    why: how it failed.
+    keeper: process that keeps it.
+    log: the file on the head.
+    """
 
     phase: str
     target: str = ""
@@ -30,7 +34,7 @@ class ServerState:
 
 
 class ServerFiles:
-    """In `folder`, of one server of this machine."""
+    """The files of one server of this machine, in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._state = folder / "server.json"
@@ -38,7 +42,7 @@ class ServerFiles:
         self._grace = folder / "server.grace"
 
     def hold(self) -> bool:
-        """This process keeps the server from now on. False: another one does."""
+        """Makes this process the server's keeper. Returns False if another one is."""
         self._lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -63,7 +67,7 @@ class ServerFiles:
             return None
 
     def ask_grace(self, grace_s: float) -> None:
-        """Before the keeper is told to stop: so long for what runs."""
+        """Writes how long running requests may take. Call it before telling the keeper to stop."""
         write_whole(self._grace, {"grace_s": grace_s})
 
     def grace_s(self, usual: float) -> float:
@@ -73,7 +77,7 @@ class ServerFiles:
 
 
 def log_lines(log: Path, offset: int) -> tuple[int, str]:
-    """(next offset, text) of whole lines from a byte offset; negative: so many bytes before the end."""
+    """Returns (next offset, text) of whole lines from a byte offset; negative: from this many bytes before the end."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

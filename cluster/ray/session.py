@@ -1,4 +1,4 @@
-"""The connection to Ray of this process, and what Ray tells of hosts."""
+"""This process's connection to Ray, and what Ray says of hosts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A living node of Ray. seats: workers that it takes; gpus: that it has."""
+    """A live node of Ray. seats: workers that it takes; gpus: that it has."""
 
     id: str
     host: Host
@@ -45,8 +45,9 @@ def api() -> Any:
 
 
 def connect(address: str) -> Callable[[], None]:
-    """Joins a running cluster; returns what leaves it again. Raises ConfigError without Ray, ColibriError where none
-    runs."""
+    """Joins a running cluster. Returns a function that leaves it. Raises ConfigError without Ray, ColibriError if none
+    runs.
+    """
     ray = api()
     if ray.is_initialized():
         return lambda: None
@@ -70,7 +71,9 @@ def living_nodes() -> list[NodeView]:
 
 
 def this_host() -> tuple[Host, int, list[int]]:
-    """Of the actor that asks: its host, how many workers that takes (at least 1), and the GPUs that Ray gave it."""
+    """Returns, for the actor that asks, its host, how many workers that takes (at least 1), and the GPUs that Ray gave
+    it.
+    """
     ray = api()
     context = ray.get_runtime_context()
     gpus = [int(gpu) for gpu in ray.get_gpu_ids()]

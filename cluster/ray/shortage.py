@@ -1,4 +1,4 @@
-"""What was asked of Ray beside what it has: the text of a refusal, a pure function."""
+"""Compare what was asked of Ray with what it has: the text of a refusal. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from colibri.cluster.ray.session import NodeView
 def needs_and_has(
     workers: Sequence[str], spread: Spread, hosts: int, gpus: int, nodes: Sequence[NodeView], free: float
 ) -> str:
-    """hosts: that they must be spread over at least. free: seats that nobody has, over all nodes."""
+    """Returns the text.
+
+    hosts: how many the workers must at least be spread over.
+    free: seats that nobody has, over all nodes.
+    """
     each = f"one {RESOURCE}" + (f" and {gpus} GPU" if gpus else "")
     apart = len(workers) if spread is Spread.HOSTS else min(hosts, len(workers))
     where = f" on {apart} different hosts" if apart > 1 else ""

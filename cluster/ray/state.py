@@ -1,5 +1,6 @@
-"""What the coordinator of a Ray deployment writes down, so that the next one takes its workers over: a file of its
-machine."""
+"""What a Ray deployment's coordinator writes down, so that the next one can take its workers over: a file of its
+machine.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ from colibri.errors import ConfigError
 
 
 class DeploymentState:
-    """path: the file; None: nothing is kept. It belongs to one process at a time. Any thread may call.
+    """Raises ConfigError if another coordinator has the file. Any thread may call.
 
-    Raises ConfigError where another coordinator has it."""
+    path: the file, which belongs to one process at a time; None: keep nothing.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -51,7 +53,7 @@ class DeploymentState:
         return self._incarnation
 
     def begun(self, incarnation: int) -> None:
-        """It is given: no other coordinator gives it again."""
+        """Notes that an incarnation was given, so that no other coordinator gives it again."""
         with self._lock:
             self._incarnation = max(self._incarnation, incarnation)
             self._write()
@@ -62,7 +64,7 @@ class DeploymentState:
             self._write()
 
     def ended(self, name: str, incarnation: int) -> None:
-        """That life of it is over."""
+        """Notes that an incarnation is over."""
         with self._lock:
             present = self._workers.get(name)
             if present is not None and present.incarnation == incarnation:
@@ -70,13 +72,13 @@ class DeploymentState:
                 self._write()
 
     def close(self) -> None:
-        """Another one may have the file. May be called twice."""
+        """Gives the file up. May be called twice."""
         if self._held >= 0:
             os.close(self._held)
             self._held = -1
 
     def _write(self) -> None:
-        """On a full disk the next coordinator finds fewer workers, and starts those anew."""
+        """Writes the file. If the disk is full, the next coordinator finds fewer workers and starts those anew."""
         if self._path is not None and self._held >= 0:
             try_write(
                 self._path,
@@ -89,7 +91,7 @@ class DeploymentState:
 
 
 def _records(fields: object) -> dict[str, WorkerRecord]:
-    """Those that can be read: one that cannot belongs to another version, whose workers' lease will end."""
+    """Returns the records that can be read. Others are from another version; their workers' leases will end."""
     found = {}
     for name, each in fields.items() if isinstance(fields, dict) else ():
         try:

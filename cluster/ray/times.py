@@ -1,4 +1,4 @@
-"""When Ray calls a host dead, and what follows from that: the one place, which the cluster files and docs repeat."""
+"""When Ray calls a host dead, and what follows from that. Cluster files and docs repeat these values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Even out loads, layer by layer, since a layer's workers are waited for together: first by dividing rows among the
-holders that there are; where that leaves a layer above the trigger, by copies (`replicate_hot`), the worst layer
-first."""
+"""Even out loads layer by layer, since all workers of a layer are waited for together.
+
+First divide rows among the existing holders. If that leaves a layer above the trigger, add copies
+(`replicate_hot`), in the worst layer first.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from colibri.row_division import Levelling
 
 
 def balance(layout: Layout, loads: Loads) -> list[Levelling]:
-    """Adds, moves and drops copies. Returns each layer's division as reckoned with."""
+    """Adds, moves and drops copies. Returns the division of each layer."""
     workers = list(range(len(layout.names)))
     levels = []
     for holders, layer_loads in zip(layout.holders, loads, strict=True):

@@ -1,4 +1,4 @@
-"""A problem whose experts belong to numerics ids, as one problem for each id: they share no worker and no expert."""
+"""Split a problem whose experts have numerics homes into one problem per id: these share no worker and no expert."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ PlanOne = Callable[[Problem], tuple[Holders, Loads | None]]
 
 
 def plan_by_home(problem: Problem, homes: NumericsHomes, plan_one: PlanOne) -> tuple[Holders, Loads | None]:
-    """The experts of an id that no worker of the problem has stay as they are: nobody else may hold them."""
+    """Plans each id's experts. If no worker of the problem has an id, its experts stay as they are: nobody else may
+    hold them.
+    """
     holders = [list(experts) for experts in problem.holders]
     loads = [[1.0] * problem.experts for _ in range(problem.layers)]
     known = False

@@ -1,5 +1,4 @@
-"""Copies of every expert on as many hosts as are wanted, within each worker's memory, with as few moves as that
-allows."""
+"""Put copies of every expert on as many hosts as wanted, within each worker's memory, with as few moves as possible."""
 
 from __future__ import annotations
 
@@ -14,8 +13,10 @@ Rank = Callable[[int, int], tuple[float, float, int]]
 
 
 def cover(layout: Layout) -> None:
-    """Copies beyond what is wanted go where loads are not known; where they are, only to make room. Raises OverBudget
-    where pinned experts stand in the way of the rest."""
+    """Adds the wanted copies. Drops surplus copies if loads are unknown; if they are known, only to make room.
+
+    Raises OverBudget if pinned experts stand in the way.
+    """
     problem = layout.problem
     measure = _Measure(layout)
     pinned = problem.pinned
@@ -50,7 +51,7 @@ def cover(layout: Layout) -> None:
 
 
 def _part(layout: Layout, measure: _Measure, layer: int, expert: int) -> None:
-    """A copy that was to stand in for another of its host has been made anew elsewhere, and goes."""
+    """Drops a copy that replaced another of its host and has been made anew elsewhere."""
     holders = layout.holders[layer][expert]
     for worker in list(reversed(holders)) if (layer, expert) not in layout.problem.pinned else ():
         beside = [other for other in holders if layout.hosts[other] == layout.hosts[worker]]
@@ -59,7 +60,7 @@ def _part(layout: Layout, measure: _Measure, layer: int, expert: int) -> None:
 
 
 class _Measure:
-    """What a worker has already, of a layer and in all: by load and speed where loads are known, else by number."""
+    """What each worker has already, in a layer and in all: by load and speed if loads are known, else by number."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -97,7 +98,7 @@ class _Measure:
 
 
 def _shed(layout: Layout, measure: _Measure, surplus: list[tuple[int, int]]) -> None:
-    """Workers with more than fits give up copies: such as are not wanted first, the lightest of them."""
+    """Takes copies from workers with more than fits: surplus ones first, the lightest first."""
     for worker, room in enumerate(layout.rooms):
         if layout.counts[worker] <= room:
             continue
@@ -120,8 +121,11 @@ def _shed(layout: Layout, measure: _Measure, surplus: list[tuple[int, int]]) -> 
 
 
 def _free_one(layout: Layout, measure: _Measure, layer: int, expert: int) -> bool:
-    """Room for an expert on some worker that could have it but is full: a copy that is not wanted goes, or one that
-    can goes to a worker with room. False: there is none such."""
+    """Makes room for an expert on a full worker that could hold it: drops a surplus copy, or moves one to a worker
+    with room.
+
+    Returns False if neither is possible.
+    """
     holders = layout.holders[layer][expert]
     hosts = [
         worker
@@ -147,9 +151,11 @@ def _free_one(layout: Layout, measure: _Measure, layer: int, expert: int) -> boo
 
 
 def _pack(layout: Layout) -> None:
-    """All experts anew, each to the hosts with the most room left, those that hold it first among equals. That finds a
-    way wherever there is one (Havel, Hakimi), at the price of moves; only the fullest of clusters come to it. Raises
-    OverBudget where pinned experts leave none."""
+    """Places all experts anew, each on the hosts with the most room left, present holders first among equals.
+
+    That finds a way if there is one (Havel, Hakimi), but costs moves; only very full clusters need it. Raises
+    OverBudget if pinned experts leave no way.
+    """
     problem = layout.problem
     keys = [(layer, expert) for layer in range(problem.layers) for expert in range(problem.experts)]
     before = {key: list(layout.holders[key[0]][key[1]]) for key in keys}

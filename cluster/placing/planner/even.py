@@ -1,9 +1,9 @@
-"""Evened out by number, where loads are not known, with as few moves as that allows.
+"""Even out by number of experts while loads are unknown, with as few moves as possible.
 
-In each layer the workers' numbers of experts differ by at most one, because a layer's workers are waited for
-together; then the sums over layers are evened out, too, since they are memory. The same is done for first holders,
-who answer while loads are not known, as far as exchanges between two workers go. Pinned experts, hosts and memory may
-stand in the way.
+In each layer the workers' numbers differ by at most one, since a layer's workers are waited for together. Then the
+sums over layers are evened out, since they are memory. First holders, who answer while loads are unknown, are
+evened out the same way, as far as exchanges between two workers allow. Pinned experts, hosts and memory may stand
+in the way.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from colibri.cluster.placing.planner.layout import Layout
 
 
 def even_out(layout: Layout, *, copies: bool) -> None:
-    """copies: also of the copies' numbers, not just the first holders'."""
+    """Evens out numbers. copies: also of all copies, not only of first holders."""
     if copies:
         _level(_Copies(layout))
     _level(_Firsts(layout))
 
 
 class _Ledger(ABC):
-    """Counts of something that lies on workers, by layer and in all, and how one of it goes from one worker to
-    another."""
+    """Counts something that lies on workers, by layer and in all, and moves one of it from one worker to another."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -60,11 +59,11 @@ class _Ledger(ABC):
         (self._on[layer][worker].add if by > 0 else self._on[layer][worker].discard)(expert)
 
     def rank(self, layer: int, worker: int) -> tuple[int, int, int]:
-        """The least goes to the least loaded."""
+        """Orders workers: the least loaded comes first."""
         return self.counts[layer][worker], self.totals[worker], worker
 
     def movable(self, layer: int, source: int, target: int) -> int | None:
-        """An expert that can go, best one that costs nothing: it has only just come, or is going home."""
+        """Returns an expert that can move, preferably for nothing: one that has only just come, or is going home."""
         other = None
         for expert in sorted(self._on[layer][source]):
             if (layer, expert) in self.layout.problem.pinned:
@@ -89,7 +88,7 @@ class _Ledger(ABC):
 
 
 class _Copies(_Ledger):
-    """Every copy of an expert."""
+    """Counts every copy of an expert."""
 
     def counted(self, holders: Sequence[int]) -> Sequence[int]:
         return holders
@@ -108,7 +107,7 @@ class _Copies(_Ledger):
 
 
 class _Firsts(_Ledger):
-    """The first place among an expert's holders: changing it loads nothing."""
+    """Counts first holders. Changing an expert's first holder loads nothing."""
 
     def counted(self, holders: Sequence[int]) -> Sequence[int]:
         return holders[:1]
@@ -132,8 +131,11 @@ def _level(ledger: _Ledger) -> None:
 
 
 def _walk(ledger: _Ledger, path: Sequence[int], layer: int | None) -> bool:
-    """layer None: in any where that leaves it as even as it is. False where an earlier hop has used what a later one
-    needs: what was done has made nothing worse."""
+    """Moves along a path. Returns False if an earlier hop used what a later one needs; what was done has made nothing
+    worse.
+
+    layer: None: any layer that stays as even as it is.
+    """
     for source, target in reversed(list(pairwise(path))):
         place = _exchange_layer(ledger, source, target) if layer is None else layer
         if place is None or not ledger.move(place, source, target):
@@ -142,7 +144,7 @@ def _walk(ledger: _Ledger, path: Sequence[int], layer: int | None) -> bool:
 
 
 def _layer_path(ledger: _Ledger, layer: int) -> list[int]:
-    """The shortest way by which a fullest worker of a layer gets rid of one."""
+    """Returns the shortest path by which a fullest worker of a layer gives one away."""
     order = sorted(ledger.workers, key=lambda worker: ledger.rank(layer, worker))
     return _path(
         order,
@@ -152,7 +154,7 @@ def _layer_path(ledger: _Ledger, layer: int) -> list[int]:
 
 
 def _totals_path(ledger: _Ledger) -> list[int]:
-    """The same for the sums over layers, by moves that leave each layer as even as it is."""
+    """Returns the same for the sums over layers, by moves that leave each layer as even as it is."""
     order = sorted(ledger.workers, key=lambda worker: (ledger.totals[worker], worker))
     return _path(
         order,
@@ -162,7 +164,7 @@ def _totals_path(ledger: _Ledger) -> list[int]:
 
 
 def _exchange_layer(ledger: _Ledger, source: int, target: int) -> int | None:
-    """A layer where `source` has more than `target`, and one that can go there."""
+    """Returns a layer in which `source` has more than `target`, and an expert that can move there."""
     for layer, counts in enumerate(ledger.counts):
         if counts[source] > counts[target] and ledger.movable(layer, source, target) is not None:
             return layer
@@ -172,8 +174,7 @@ def _exchange_layer(ledger: _Ledger, source: int, target: int) -> int | None:
 def _path(
     emptiest_first: Sequence[int], counts: Mapping[int, int], edge: Callable[[int, int], bool]
 ) -> list[int]:
-    """From a worker with the most to one with at least two fewer, over as few `edge`s as there are; empty where
-    there is no way."""
+    """Returns the shortest path from a worker with the most to one with at least two fewer; empty if there is none."""
     most = counts[emptiest_first[-1]]
     if counts[emptiest_first[0]] > most - 2:
         return []

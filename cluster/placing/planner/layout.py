@@ -1,4 +1,4 @@
-"""A placement while it is planned: holders by worker index, and the room that is left. Only this package changes it."""
+"""A placement during planning: holders by worker index, and the room that is left. Only this package changes it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ _NO_LIMIT = 1 << 60
 
 
 class Layout:
-    """holders[layer][expert]: indices into `names`; counts: copies by worker; rooms: those that it can hold; limits:
-    up to which copies are added for balance, where memory is not limited (Problem.spare).
+    """The placement being planned.
 
-    Copies have two purposes, and each its rule. Redundancy wants some on different hosts (`wanted`); load may have one
-    on any worker, beside another of its host. Workers that are gone are left out of `holders` from the first; where
-    loads are not known, so is what shares a host with an earlier holder and was not put there by hand."""
+    holders: [layer][expert] -> indices into `names`.
+    counts: copies by worker.
+    rooms: copies that each worker can hold.
+    limits: copies up to which balancing may add, if memory is not limited (Problem.spare).
+
+    Copies have two purposes. Redundancy wants some on different hosts (`wanted`). Load may put one on any worker,
+    also beside another of its host. `holders` never contains workers that are gone. While loads are unknown it also
+    leaves out copies that share a host with an earlier holder, unless they were put there by hand.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -43,17 +48,18 @@ class Layout:
         self.limits = self._limits()
 
     def apart(self, holders: Iterable[int], worker: int) -> bool:
-        """Whether it is on another host than each of them."""
+        """Whether the worker is on another host than each holder."""
         host = self.hosts[worker]
         return all(self.hosts[other] != host for other in holders)
 
     def spread(self, holders: Iterable[int]) -> int:
-        """On how many hosts they are."""
+        """Counts the hosts of the holders."""
         return len({self.hosts[worker] for worker in holders})
 
     def wanted(self, layer: int, expert: int) -> int:
-        """Hosts that must have a copy: as many as copies were asked for; of a pinned expert as many as had one, where
-        there are so many."""
+        """Returns how many hosts must have a copy: as many as copies were asked for; for a pinned expert, as many as
+        had one, if there are that many.
+        """
         problem = self.problem
         if (layer, expert) in problem.pinned:
             present = self.holders[layer][expert]
@@ -62,7 +68,7 @@ class Layout:
         return problem.replicas
 
     def may_go(self, layer: int, expert: int, worker: int, but: int | None = None) -> bool:
-        """Whether enough hosts have a copy without that worker's; but: with one on this worker in its place."""
+        """Whether enough hosts have a copy without that worker's. but: assume a copy on this worker in its place."""
         holders, wanted = self.holders[layer][expert], self.wanted(layer, expert)
         if but is None and len(holders) <= wanted:
             return False
@@ -85,7 +91,7 @@ class Layout:
         )
 
     def _limits(self) -> list[int]:
-        """Even parts, by speed, of what smaller workers cannot hold as well, and the spare on top."""
+        """Computes the limits: even parts by speed of what smaller workers cannot hold, plus the spare."""
         problem = self.problem
         parts = [0.0] * len(self.names)
         open_, left = set(range(len(self.names))), float(problem.layers * problem.experts * problem.replicas)

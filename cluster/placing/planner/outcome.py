@@ -1,4 +1,4 @@
-"""What a placement comes to: how level, how many copies, what it takes to get there."""
+"""Describe what a placement comes to: how level it is, how many copies it has, what it takes to get there."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from colibri.row_division import worker_loads
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Of a placement under loads. worst, mean: over the layers with load, the largest load over the mean, both by
-    speed; slowdown: the sum of the layers' largest over the sum of their means, which is what waiting for the slowest
-    worker of each layer costs. 1 is level; all are 1 without load."""
+    """How level a placement is under loads. 1 is level; all values are 1 without load.
+
+    worst, mean: over the layers with load, the largest load over the mean, both by speed.
+    slowdown: sum of the layers' largest over the sum of their means: the cost of waiting for each layer's slowest
+        worker.
+    """
 
     worst: float
     mean: float
@@ -22,7 +25,7 @@ class Balance:
 
 
 def balance_of(placement: Placement, loads: Loads) -> Balance:
-    """By the division that routers use."""
+    """Measures a placement by the division that routers use."""
     speeds = placement.speeds or (1.0,) * len(placement.workers)
     ratios, largest, means = [], 0.0, 0.0
     for layer, layer_loads in enumerate(loads):
@@ -41,14 +44,14 @@ def balance_of(placement: Placement, loads: Loads) -> Balance:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """An expert that a worker comes to hold, or holds no longer."""
+    """An expert that a worker gets or gives up."""
 
     worker: str
     expert: ExpertId
 
 
 def moves(old: Holders, new: Holders) -> tuple[tuple[Move, ...], tuple[Move, ...]]:
-    """(loads, drops), by worker, ascending."""
+    """Returns (loads, drops), each by worker, ascending."""
     before, after = held(old), held(new)
     names = [*before, *(name for name in after if name not in before)]
     nothing: set[ExpertId] = set()

@@ -17,17 +17,18 @@ from colibri.cluster.placing.planner.seed import seed
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """holders: of every expert; loads: that they were planned for, None: by number."""
+    """A plan. holders: of every expert; loads: that they were planned for; None: planned by number."""
 
     holders: Holders
     loads: Loads | None
 
 
 def plan(problem: Problem) -> Plan:
-    """Every expert on `replicas` different hosts or more, no worker beyond its memory, and as level as `goal` says or
-    as copies allow. The same problem has the same plan. Raises OverBudget where pinned experts leave no room.
+    """Returns a placement with every expert on at least `replicas` hosts, no worker beyond its memory, and as level as
+    `goal` says or as copies allow.
 
-    Where loads are not known and workers are unlike, every expert counts alike.
+    The same problem always has the same plan. If loads are unknown and workers differ, every expert counts alike.
+    Raises OverBudget if pinned experts leave no room.
     """
     if problem.homes is not None:
         return Plan(*plan_by_home(problem, problem.homes, _plan_one))
@@ -60,6 +61,6 @@ def first_plan(
     loads: Loads | None = None,
     expert_bytes: int = 1,
 ) -> Plan:
-    """For workers that hold nothing yet. Raises as Problem and plan."""
+    """Plans for workers that hold nothing yet. Raises as Problem and plan."""
     start = seed(layers, experts, workers, replicas)
     return plan(Problem(tuple(workers), start, replicas, loads, expert_bytes))

@@ -1,4 +1,4 @@
-"""What a planner is asked, checked: workers, loads, the present placement, what moving costs."""
+"""What a planner is asked, checked: workers, loads, the present placement, and what moving costs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ Loads = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """host: what fails with it; empty: it fails alone. speed: in any one unit; memory: bytes of experts, None: not
-    limited."""
+    """A worker as planning sees it.
+
+    host: workers with the same host fail together; empty: it fails alone.
+    speed: in any one unit.
+    memory: bytes of experts; None: no limit.
+    """
 
     name: str
     host: str = ""
@@ -32,18 +36,21 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """workers: those that are to hold experts; others that `holders` names are gone. holders: the present placement;
-    replicas: hosts that have a copy of each expert at least (for load there may be more, on any worker); loads: None:
-    not known. pinned: experts whose holders stay.
+    """A planning problem. Raises InvalidInput and OverBudget, with what is needed and what there is.
 
-    goal: the largest load of a layer over the mean, by speed, that copies are added for; trigger: a layer at or below
-    it is left as it is. cost_per_byte: in the loads' unit, per unit of speed: a layer's copies must shorten its slowest
-    worker by more. spare: where memory is not limited, copies a worker may come to hold beyond its even part, as a
-    share of it, and at least twice its part of those that level all layers; 0: none. even: whether experts move just to
-    even out numbers or loads. homes: which workers may hold which experts, None: all; an expert then has as many copies
-    as the workers of its kind allow.
-
-    Raises InvalidInput and OverBudget: what is needed, and what there is.
+    workers: those that are to hold experts; others that `holders` names are gone.
+    holders: the present placement.
+    replicas: hosts that must have a copy of each expert; for load there may be more copies, on any worker.
+    loads: None: unknown.
+    pinned: experts whose holders stay.
+    goal: largest load of a layer over the mean, by speed, at which copies stop being added.
+    trigger: a layer at or below this ratio is left as it is.
+    cost_per_byte: in the loads' unit per unit of speed: a layer's copies must shorten its slowest worker by more.
+    spare: without a memory limit, copies that a worker may hold beyond its even part, as a share of it, and at
+        least twice its part of those that level all layers; 0: none.
+    even: move experts just to even out numbers or loads.
+    homes: which workers may hold which experts; None: all. An expert then has as many copies as the workers of its
+        home allow.
     """
 
     workers: tuple[Worker, ...]
@@ -105,7 +112,7 @@ class Problem:
         return len(self.holders[0])
 
     def room(self, worker: Worker) -> int | None:
-        """Experts that fit into its memory; None: not limited."""
+        """Returns how many experts fit into the worker's memory; None: no limit."""
         return None if worker.memory is None else worker.memory // self.expert_bytes
 
     def _check_hosts(self) -> None:
@@ -115,8 +122,9 @@ class Problem:
             raise InvalidInput("replicas", f"at most {len(hosts)} (the number of {what})", self.replicas)
 
     def _check_memory(self) -> None:
-        """Of the copies that are wanted a host has one of each expert: its room for them is no more than the number of
-        experts."""
+        """Checks that the wanted copies fit. A host holds each expert at most once, so its room is at most the number
+        of experts.
+        """
         rooms: dict[str, int] = {}
         most = self.layers * self.experts
         for worker in self.workers:
@@ -132,7 +140,7 @@ class Problem:
 
 
 def check_loads(loads: Sequence[Sequence[float]], layers: int, experts: int) -> None:
-    """Raises InvalidInput, naming the layer."""
+    """Raises InvalidInput, naming the layer, for loads of the wrong shape or value."""
     if len(loads) != layers:
         raise InvalidInput("loads", f"{layers} layers", len(loads))
     for layer, row in enumerate(loads):

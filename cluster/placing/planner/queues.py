@@ -1,5 +1,4 @@
-"""One layer's workers by what they have too much, and by what they lack: heaps, whose entries that are out of date are
-passed over."""
+"""Order one layer's workers by what they have too much and what they lack: heaps that skip outdated entries."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from colibri.row_division import SLACK, Levelling
 
 
 class Queues:
-    """even: each worker's part, `least` times that by speed; full: workers that lack some, but have no room."""
+    """even: each worker's part, `least` times its even part by speed. full: workers that lack load but have no room."""
 
     def __init__(self, level: Levelling, layout: Layout) -> None:
         self._level = level
@@ -28,13 +27,13 @@ class Queues:
         return self._level.load[worker] < self.even[worker] * (1 - SLACK)
 
     def open_part(self) -> float:
-        """Load over even part of all but those that lack some and have no room."""
+        """Returns load over even part of all workers, except those that lack load but have no room."""
         level = self._level
         able = [w for w in level.workers if w not in self.full or level.load[w] >= self.even[w]]
         return sum(level.load[w] for w in able) / (sum(self.even[w] for w in able) or 1.0)
 
     def aim(self, least: float) -> None:
-        """Parts are `least` times the even ones from now on."""
+        """Sets the parts to `least` times the even ones."""
         level = self._level
         self.least = least
         self.even = [least * even for even in level.even]
@@ -45,18 +44,20 @@ class Queues:
         heapq.heapify(self._under)
 
     def top(self) -> float:
-        """The largest of load / even part."""
+        """Returns the largest load over even part."""
         level, over = self._level, self._over
         while over and -over[0][0] != level.load[over[0][1]] / self.even[over[0][1]]:
             heapq.heappop(over)
         return -over[0][0] if over else 1.0
 
     def fullest(self, goal: float) -> int | None:
-        """A worker with the most, if that is above `goal` of its part."""
+        """Returns a worker with the most load, if that is above `goal` times its part."""
         return self._over[0][1] if self.top() > goal else None
 
     def emptiest(self) -> int | None:
-        """The worker that lacks most, of those the one that holds least; it is named once, until it is `back`."""
+        """Returns the worker that lacks most; among equals, the one that holds least. It is returned once, until it is
+        `back`.
+        """
         while self._under:
             lack, _, worker = entry = heapq.heappop(self._under)
             if worker in self._away or lack != self._entry(worker)[0]:
@@ -74,11 +75,11 @@ class Queues:
             heapq.heappush(self._under, self._entry(worker))
 
     def shut(self, worker: int) -> None:
-        """`emptiest` has named it, but it has no room."""
+        """Says that the worker that `emptiest` returned has no room."""
         self.full.add(worker)
 
     def touched(self, *workers: int) -> None:
-        """Their loads have changed."""
+        """Says that these workers' loads have changed."""
         for worker in workers:
             if self.even[worker]:
                 heapq.heappush(self._over, (-self._level.load[worker] / self.even[worker], worker))

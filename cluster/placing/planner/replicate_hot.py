@@ -30,8 +30,13 @@ _WHOLE = 0.85
 
 @dataclass(slots=True)
 class Step:
-    """What one copy or exchange did, to be undone: (expert, worker) and (layer, expert, worker) of holders; shifts: of
-    load that had been made before it; elsewhere: the same of other layers. ratio: the layer's, after it."""
+    """Undo record of one copy or exchange.
+
+    shifts: shifts of load made before it.
+    added, dropped: (expert, worker) and (layer, expert, worker) of holders.
+    elsewhere: shifts in other layers.
+    ratio: the layer's, afterwards.
+    """
 
     shifts: int
     added: list[tuple[int, int]] = field(default_factory=list)
@@ -156,7 +161,7 @@ class HotReplication:
         return None
 
     def _choose(self, pieces: list[tuple[float, int]], target: int, amount: float) -> int | None:
-        """The largest piece that goes as a whole, if it moves enough; else the largest one, to be divided."""
+        """Returns the largest piece that fits whole, if it moves enough; else the largest piece, to be divided."""
         largest = None
         for piece, number in pieces:
             expert = -number
@@ -172,8 +177,11 @@ class HotReplication:
         return (self._layer, expert) in self._layout.problem.pinned
 
     def _swap(self, source: int, excess: float, beyond: float) -> Step | None:
-        """Exchanges a whole expert each with a worker that lacks some and has no room. excess: what is to go; beyond:
-        by so much the other may then have more than its part."""
+        """Exchanges one whole expert each with a worker that lacks load but has no room.
+
+        excess: load that is to leave `source`.
+        beyond: by how much the other worker may then exceed its part.
+        """
         level, layer = self._level, self._layer
         best: tuple[float, int, int, int] | None = None
         mine = [(level.pieces[e][source], e) for e in level.on[source]]
@@ -205,7 +213,7 @@ class HotReplication:
         return step
 
     def _can_swap(self, expert: int, giver: int, taker: int) -> bool:
-        """Where the giver's copy goes."""
+        """Whether the giver's copy can move to the taker."""
         if taker in self._held[expert] or self._is_pinned(expert):
             return False
         return self._layout.may_go(self._layer, expert, giver, but=taker)
@@ -221,8 +229,9 @@ class HotReplication:
         return True
 
     def _vacate(self, worker: int, source: int, step: Step) -> bool:
-        """Another holder takes over what this one answers for of some expert, the least first, and its copy goes; of
-        this layer or another."""
+        """Makes room on a worker: lets another holder take over what it answers for of some expert, the least first,
+        and drops its copy, in this layer or another.
+        """
         if self._vacate_in(self._layer, worker, source, self._queues.even, step):
             return True
         if worker in self._rooted:
@@ -234,7 +243,7 @@ class HotReplication:
         return False
 
     def _vacate_in(self, layer: int, worker: int, source: int, even: Sequence[float], step: Step) -> bool:
-        """source: what it holds is left alone, since something of it is to come here."""
+        """Does so in one layer. source: leaves its experts alone, since something of them is to come here."""
         layout, level = self._layout, self._levels[layer]
         for piece, expert in sorted((level.pieces[e][worker], e) for e in level.on[worker]):
             holders = level.holders[expert]

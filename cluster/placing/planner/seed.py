@@ -1,5 +1,4 @@
-"""A placement to start from, where there is none: round-robin over workers in an order in which neighbours are on
-different hosts."""
+"""Make a first placement: round-robin over workers, ordered so that neighbours are on different hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from colibri.placement import spread
 
 
 def seed(layers: int, experts: int, workers: Sequence[Worker], replicas: int) -> Holders:
-    """Raises InvalidInput. Where hosts are unequal, replicas may share one yet: planning sees to that."""
+    """Raises InvalidInput. If hosts are unequal, replicas may still share one; planning moves them apart."""
     by_host: dict[str, list[str]] = {}
     for worker in workers:
         by_host.setdefault(worker.domain, []).append(worker.name)

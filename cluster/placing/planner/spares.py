@@ -1,4 +1,4 @@
-"""Copies that could go."""
+"""Remember copies that could be dropped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from colibri.row_division import Levelling
 
 
 class Spares:
-    """Copies that nobody needs: beyond the wanted ones, and their worker answers for nothing of them."""
+    """Copies that nobody needs: surplus ones whose worker answers for nothing of them."""
 
     def __init__(self, layout: Layout, levels: list[Levelling]) -> None:
         self._layout = layout
@@ -20,11 +20,11 @@ class Spares:
                         self._of[worker].append((layer, expert))
 
     def offer(self, layer: int, expert: int, worker: int) -> None:
-        """It answers for it no longer."""
+        """Notes that the worker no longer answers for the expert."""
         self._of[worker].append((layer, expert))
 
     def take(self, worker: int) -> tuple[int, int] | None:
-        """One that can go, the latest offered."""
+        """Returns a copy that can be dropped, the latest offered, or None."""
         layout, found = self._layout, self._of[worker]
         while found:
             layer, expert = found.pop()
