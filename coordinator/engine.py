@@ -344,7 +344,13 @@ class Engine:
 
     def _fail_step(self, error: Exception) -> None:
         if not isinstance(error, ColibriError):
-            _LOG.error("a step failed; its %d answers end", len(self._in_step), exc_info=error)
+            ids = sorted({sequence.request.request_id for sequence in self._in_step})
+            _LOG.error(
+                "a step failed; its %d answers end",
+                len(self._in_step),
+                exc_info=error,
+                extra={"request_id": ", ".join(ids)},
+            )
             error = ColibriError(
                 f"internal error in the step that computed this request ({type(error).__name__})"
             )

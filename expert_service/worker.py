@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import os
 import signal
@@ -47,13 +46,13 @@ def settle(place: Place, parent_pid: int | None = None) -> None:
         os.environ.setdefault(name, "1")
 
 
-def run_worker(config: WorkerConfig, announce: Callable[[str], None]) -> int:
+def run_worker(config: WorkerConfig, ready: Callable[[str], None]) -> int:
     """Runs a settled worker process to its end. Call it from the main thread.
-
-    announce: gets one line of JSON for standard output once the worker answers: target, incarnation, pid.
 
     SIGTERM drains: health turns NOT_SERVING, and what is in flight may end within the grace. A second one ends the
     process at once. SIGINT does the same, unless a parent watches over this process.
+
+    ready: called with the address once the worker answers there.
 
     Returns the exit code: 0 after a full drain, 1 if something in flight was cut off, 130 after SIGINT. Raises the
     typed errors of a failed start.
@@ -70,8 +69,7 @@ def run_worker(config: WorkerConfig, announce: Callable[[str], None]) -> int:
     gc.collect()
     gc.freeze()
     server.start()
-    ready = {"target": server.target, "incarnation": config.incarnation, "pid": os.getpid()}
-    announce(json.dumps(ready))
+    ready(server.target)
     number = stop.wait(lambda: _forgotten(server, config))
     drained = server.stop(config.grace_s)
     if not drained:

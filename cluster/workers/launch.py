@@ -172,6 +172,8 @@ def worker_command(
         "expert",
         str(options.model),
         "--config=none",  # neither this process's file nor its environment are meant for the worker
+        "--json",
+        "--log-plain",
         f"--name={name}",
         f"--incarnation={incarnation}",
         f"--listen={listen if place is None else place.listen}",

@@ -75,6 +75,7 @@ def expert(folder: Path, model: Path, name: str) -> contextlib.AbstractContextMa
         "expert",
         str(model),
         f"--name={name}",
+        "--json",
         f"--listen=unix:{folder / name}",
         "--numa-node=-1",
         "--cpu-threads=1",

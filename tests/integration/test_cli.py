@@ -175,7 +175,7 @@ def test_router_over_workers_started_by_hand(tiny_mixtral: Path, tmp_path: Path)
         chosen = local.router.gate(1, rows)
 
     first = f"unix:{tmp_path}/a.sock"
-    expert = ("expert", str(tiny_mixtral), f"--backend={BACKEND}")
+    expert = ("expert", str(tiny_mixtral), "--json", f"--backend={BACKEND}")
     with (
         service(*expert, "--name=a", f"--listen={first}") as one,
         service(*expert, "--name=b") as two,
@@ -230,7 +230,7 @@ def comes_back(forward: Callable[[int], Matrix], expected: Matrix) -> bool:
 def test_router_refuses_two_workers_of_one_name(tiny_mixtral: Path, tmp_path: Path) -> None:
     listen = f"unix:{tmp_path}/a.sock"
     with service(
-        "expert", str(tiny_mixtral), f"--backend={BACKEND}", "--name=a", f"--listen={listen}"
+        "expert", str(tiny_mixtral), "--json", f"--backend={BACKEND}", "--name=a", f"--listen={listen}"
     ) as worker:
         twice = (f"--expert={worker.target}", f"--expert={worker.target}")
         result = colibri("router", str(tiny_mixtral), *twice, "--listen=127.0.0.1:0", f"--backend={BACKEND}")

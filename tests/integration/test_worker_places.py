@@ -145,7 +145,7 @@ def test_a_killed_workers_cores_are_free_at_once(tiny_mixtral: Path, tmp_path: P
 def test_the_policy_is_set_before_the_mode_is_looked_up(tiny_mixtral: Path, tmp_path: Path) -> None:
     """Without --compute-mode the checkpoint is read first, which brings NumPy, its threads and its memory."""
     process = subprocess.Popen(
-        [*COLIBRI, "expert", str(tiny_mixtral), f"--listen=unix:{tmp_path}/w.sock", *AUTO],
+        [*COLIBRI, "expert", str(tiny_mixtral), "--json", f"--listen=unix:{tmp_path}/w.sock", *AUTO],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -170,7 +170,7 @@ def test_the_policy_is_set_before_the_mode_is_looked_up(tiny_mixtral: Path, tmp_
 def elsewhere(tmp_path: Path) -> list[str]:
     """`colibri expert` where CPU 0 is of node 1 and CPU 1 of node 0, and node 1 has memory; not so for the kernel."""
     MachineTree(tmp_path / "machine").nodes("1", "0", memory_kb=1 << 20).allowed("0-1", "0-1")
-    return [sys.executable, "-P", "-c", ELSEWHERE, str(tmp_path / "machine"), "expert"]
+    return [sys.executable, "-P", "-c", ELSEWHERE, str(tmp_path / "machine"), "expert", "--json"]
 
 
 def test_a_node_that_the_machine_has_not(tiny_mixtral: Path) -> None:

@@ -175,7 +175,7 @@ def worker_process(model: Path, listen: str, *flags: str, mode: str = "fp32") ->
     process = subprocess.Popen(
         [
             sys.executable, "-P", "-m", "colibri.cli.main", "expert", str(model), f"--listen={listen}", "--name=w0",
-            "--incarnation=7", f"--compute-mode={mode}", "--numa-node=-1", "--cpu-threads=1",
+            "--incarnation=7", "--json", f"--compute-mode={mode}", "--numa-node=-1", "--cpu-threads=1",
             *flags,
         ],
         stdout=subprocess.PIPE,

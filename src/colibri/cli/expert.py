@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,13 +21,14 @@ from colibri.cli.security_options import (
     server_security,
 )
 
+#: Takes one line of the log.
+Log = Callable[[str], None]
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
     options.add_compute(parser)
-    parser.add_argument(
-        "--listen", default="127.0.0.1:0", metavar="ADDR", help="host:port (port 0: a free one) or unix:/path"
-    )
+    options.add_listen(parser, "127.0.0.1:0", grace_s=10.0)
     parser.add_argument("--name", default="w0", help="how routers and errors call it")
     parser.add_argument(
         "--incarnation",
@@ -46,9 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-queued", type=integer(1, 1 << 16), default=64, metavar="N", help="requests that may wait"
-    )
-    parser.add_argument(
-        "--grace", type=number(0, 3600), default=10.0, metavar="S", help="seconds to finish after SIGTERM"
     )
     parser.add_argument(
         "--allow-faults",
@@ -108,8 +108,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     # Light on purpose: NumPy and gRPC may only be imported once the process has settled.
     from colibri.cli.listen import check_free
+    from colibri.cli.service_log import start_log, style_of
     from colibri.cli.standard_streams import keep_native_code_from_waiting
-    from colibri.cli.terminal import announce, say
+    from colibri.cli.terminal import announce
     from colibri.cluster.machine.cpu_list import parse_cpu_list
     from colibri.deployment.expert_place import PlaceWish, expert_place
     from colibri.deployment.pinning import use_locks
@@ -117,6 +118,7 @@ def run(args: argparse.Namespace) -> int:
     from colibri.expert_service.worker import WorkerConfig, run_worker, settle
 
     keep_native_code_from_waiting()
+    log = start_log(f"worker {args.name}", style_of(args))
     security = replace(server_security(args), secret=demanded_secret(args))
     check_free(args.listen, "--listen", security)
     wish = PlaceWish(
@@ -129,14 +131,14 @@ def run(args: argparse.Namespace) -> int:
     use_locks(getattr(args, "cpu_locks", None), os.environ)
     place, crossing = expert_place(wish, host_locks(os.environ))
     if crossing:
-        say(f"{args.name}: CROSSES NUMA NODES: {crossing}")
+        log(f"{args.name}: CROSSES NUMA NODES: {crossing}")
     settle(place, getattr(args, "parent_pid", None))
-    device = _device(args)
+    device = _device(args, log)
     config = WorkerConfig(
         model=args.model,
         name=args.name,
         listen=args.listen,
-        compute_mode=getattr(args, "compute_mode", None) or _default_mode(args.model),
+        compute_mode=getattr(args, "compute_mode", None) or _default_mode(args.model, log),
         incarnation=getattr(args, "incarnation", None) or time.time_ns() // 1000,
         backend=args.backend,
         # The reference backend has one thread, whatever the place could bear.
@@ -158,18 +160,22 @@ def run(args: argparse.Namespace) -> int:
         allow_faults=args.allow_faults,
         security=security,
     )
-    return run_worker(config, announce)
+
+    def ready(target: str) -> None:
+        told = {"target": target, "incarnation": config.incarnation, "pid": os.getpid()}
+        announce(json.dumps(told) if args.json else f"ready on {target}")
+
+    return run_worker(config, ready)
 
 
-def _device(args: argparse.Namespace) -> str:
+def _device(args: argparse.Namespace, log: Log) -> str:
     """'cpu' or 'cuda:N'. Raises ConfigError for another word, and for an address that cannot be looked up."""
-    from colibri.cli.terminal import say
     from colibri.errors import ConfigError
     from colibri.kernels.cuda.device import DeviceError
     from colibri.kernels.cuda.opening import choose_device
 
     try:
-        index = choose_device(args.device, say)
+        index = choose_device(args.device, log)
     except ValueError as error:
         raise ConfigError("--device", "auto, cpu, cuda:N or cuda:PCI-ADDRESS", args.device) from error
     except DeviceError as error:
@@ -181,9 +187,8 @@ def _device(args: argparse.Namespace) -> str:
     return "cpu"
 
 
-def _default_mode(model: Path | str) -> str:
-    from colibri.cli.terminal import say
+def _default_mode(model: Path | str, log: Log) -> str:
     from colibri.deployment.compute_mode import choose_mode
     from colibri.models.model import open_model
 
-    return choose_mode(open_model(model), None, say).value
+    return choose_mode(open_model(model), None, log).value

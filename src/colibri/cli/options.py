@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from colibri.cli.parser import integer, model_place, number
 from colibri.cli.pinning_options import add_deployment_pinning, pinning_options
+from colibri.cli.service_log import add_service_log
 
 if TYPE_CHECKING:
     from colibri.deployment.options import DeploymentOptions
@@ -140,15 +141,16 @@ def add_link(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_listen(parser: argparse.ArgumentParser, default: str) -> None:
+def add_listen(parser: argparse.ArgumentParser, default: str, *, grace_s: float = 30.0) -> None:
     """What every service has: where it listens, how it says so, how it ends."""
     parser.add_argument(
         "--listen", default=default, metavar="ADDR", help="host:port (port 0: a free one) or unix:/path"
     )
     parser.add_argument(
-        "--grace", type=number(0, 3600), default=30.0, metavar="S", help="seconds to finish after SIGTERM"
+        "--grace", type=number(0, 3600), default=grace_s, metavar="S", help="seconds to finish after SIGTERM"
     )
     parser.add_argument("--json", action="store_true", help="print the ready line as JSON")
+    add_service_log(parser)
 
 
 def deployment_options(args: argparse.Namespace, model: Path | str) -> DeploymentOptions:

@@ -57,9 +57,10 @@ def run(args: argparse.Namespace) -> int:
     security = server_security(args)
     from colibri.cli.listen import check_free
     from colibri.cli.progress import Loading
+    from colibri.cli.service_log import start_log, style_of
     from colibri.cli.signals import StopSignals
     from colibri.cli.standard_streams import keep_native_code_from_waiting
-    from colibri.cli.terminal import announce, say
+    from colibri.cli.terminal import announce
     from colibri.cluster.operator.operator_service import OperatorServicer
     from colibri.deployment.assemble_router import RouterOptions, assemble_router
     from colibri.grpc_options import server_options
@@ -70,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from colibri.transport.link import LinkKind
 
     keep_native_code_from_waiting()
+    log = start_log("router", style_of(args))
     check_free(args.listen, "--listen", security)
     hide(split_pin(args.model)[0])
     wanted = RouterOptions(
@@ -85,8 +87,8 @@ def run(args: argparse.Namespace) -> int:
         experts_on=getattr(args, "experts_on", None),
         mixed_numerics=args.mixed_numerics,
     )
-    with Loading() as loading:
-        assembled = assemble_router(wanted, say, progress=loading.update)
+    with Loading(log) as loading:
+        assembled = assemble_router(wanted, log, progress=loading.update)
     with assembled as parts:
         servicer = RouterServicer(
             parts.router,
@@ -104,9 +106,10 @@ def run(args: argparse.Namespace) -> int:
         stop = StopSignals()
         server.start()
         server.set_serving(True)
+        log(server.offer)
         ready = {"target": server.target, "pid": os.getpid(), "workers": parts.workers}
         announce(json.dumps(ready) if args.json else f"ready on {server.target}")
         number = stop.wait()
-        say(f"{signal.Signals(number).name}: no more calls; {args.grace:g} s for those that run")
+        log(f"{signal.Signals(number).name}: no more calls; {args.grace:g} s for those that run")
         server.stop(args.grace)
     return 0 if number == signal.SIGTERM else 128 + number

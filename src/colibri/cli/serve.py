@@ -44,9 +44,10 @@ def run(args: argparse.Namespace) -> int:
     security = server_security(args)
     from colibri.cli.assembled import assembled
     from colibri.cli.listen import check_free
+    from colibri.cli.service_log import start_log, style_of
     from colibri.cli.signals import StopSignals
     from colibri.cli.standard_streams import keep_native_code_from_waiting
-    from colibri.cli.terminal import announce, say
+    from colibri.cli.terminal import announce
     from colibri.deployment.describe import describe
     from colibri.deployment.phases import Phases, process_age_s
     from colibri.expert_service.pinning import die_with_parent
@@ -56,23 +57,24 @@ def run(args: argparse.Namespace) -> int:
     if hasattr(args, "parent_pid"):
         die_with_parent(args.parent_pid)
     keep_native_code_from_waiting()
+    log = start_log("serve", style_of(args))
     check_free(args.listen, "--listen", security)  # now rather than after a long load
     hide(split_pin(args.model)[0])
     phases = Phases(process_age_s())
     phases.mark("process start")
     wanted = replace(options.deployment_options(args, args.model), cluster=cluster_options(args))
-    with assembled(wanted, phases) as deployment:
+    with assembled(wanted, phases, log) as deployment:
         server, generation = _build(deployment, args, security)
         stop = StopSignals(deployment.abandon)
         server.start()
         server.set_serving(True)
         phases.mark("serving")
-        for line in [*describe(deployment), *phases.lines()]:
-            say(line)
+        for line in [*describe(deployment), *phases.lines(), server.offer]:
+            log(line)
         ready = {"target": server.target, "pid": os.getpid(), "workers": deployment.worker_names}
         announce(json.dumps(ready) if args.json else f"ready on {server.target}")
         number = stop.wait()
-        say(f"{signal.Signals(number).name}: no more requests; {args.grace:g} s for those that run")
+        log(f"{signal.Signals(number).name}: no more requests; {args.grace:g} s for those that run")
         server.stop(args.grace)
         generation.close()
     return 0 if number == signal.SIGTERM else 128 + number

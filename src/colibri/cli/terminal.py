@@ -22,10 +22,11 @@ def shown(text: str) -> str:
     spelled out there; files and pipes get the text as it is."""
     if not sys.stdout.isatty():
         return text
-    return _spelled_out(text)
+    return spelled_out(text)
 
 
-def _spelled_out(text: str) -> str:
+def spelled_out(text: str) -> str:
+    """Text whose control characters a terminal shows instead of obeying them."""
     return _CONTROLS.sub(lambda found: repr(found.group())[1:-1], text)
 
 
@@ -33,7 +34,7 @@ def say(line: str) -> None:
     """One line on stderr, whole even when several threads speak. Never waits for its reader.
 
     Control characters are spelled out: a log is read on a terminal."""
-    sys.stderr.write(_spelled_out(line) + "\n")
+    sys.stderr.write(spelled_out(line) + "\n")
     sys.stderr.flush()
 
 

@@ -24,6 +24,7 @@ from colibri.grpc_options import Options, server_options
 from colibri.rpc import health
 from colibri.rpc.door import Door
 from colibri.rpc.guard import Guard, Lane
+from colibri.rpc.offer import offer
 from colibri.rpc.places import Bounds, Places, Wait
 from colibri.rpc.protobuf import check_implementation
 from colibri.rpc.reading import Size
@@ -62,12 +63,16 @@ class Service:
 
 
 class RpcServer:
-    """A gRPC server bound to its address. Its health is NOT_SERVING until set_serving(True)."""
+    """A gRPC server bound to its address. Its health is NOT_SERVING until set_serving(True).
+
+    offer: one line for people: what may be called here, and by whom.
+    """
 
     def __init__(
         self,
         server: grpc.Server,
         target: str,
+        offer: str,
         statuses: health.Health,
         lanes: Sequence[Lane],
         refusals: Refusals,
@@ -75,6 +80,7 @@ class RpcServer:
     ) -> None:
         self._server = server
         self._target = target
+        self.offer = offer
         self._statuses = statuses
         self._lanes = lanes
         self._refusals = refusals
@@ -203,7 +209,8 @@ def build_server(
     except RuntimeError as error:
         raise ConfigError("listen", "an address that can be bound", listen) from error
     target = str(TcpAddress(address.host, port) if isinstance(address, TcpAddress) else address)
-    return RpcServer(server, target, statuses, [common, checks, watches], refusals, door)
+    told = offer(target, names, security, local=local)
+    return RpcServer(server, target, told, statuses, [common, checks, watches], refusals, door)
 
 
 @contextlib.contextmanager

@@ -30,7 +30,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expert(model: Path, listen: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A real worker and its address; it must live until the end."""
     process = subprocess.Popen(
-        [*COLIBRI, "expert", str(model), f"--listen={listen}", *options], stdout=subprocess.PIPE, text=True
+        [*COLIBRI, "expert", str(model), "--json", f"--listen={listen}", *options],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout is not None

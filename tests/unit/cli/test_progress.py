@@ -7,6 +7,8 @@ import pty
 import subprocess
 import sys
 
+from colibri.cli.progress import Loading
+
 PAINT = """
 from colibri.cli.progress import Loading
 with Loading() as loading:
@@ -41,3 +43,19 @@ def test_progress_is_silent_elsewhere() -> None:
         [sys.executable, "-c", PAINT], capture_output=True, text=True, timeout=60, check=True
     )
     assert result.stdout == result.stderr == ""
+
+
+def test_lines_of_the_log_stand_for_bars_where_a_load_is_long() -> None:
+    now = 0.0
+    told: list[str] = []
+    loading = Loading(told.append, enabled=False, clock=lambda: now)
+    for second in range(14):
+        now = float(second)
+        loading.update("worker w0", second * 10, 130)
+        loading.update("worker w1", 5, 5)
+    assert told == [
+        "worker w0: 50 of 130, 5 s",
+        "worker w1: 5 of 5, 5 s",
+        "worker w0: 100 of 130, 10 s",
+        "worker w0: 130 of 130, 13 s",
+    ]
