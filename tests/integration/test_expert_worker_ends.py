@@ -42,7 +42,7 @@ def heavy_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def heavy(heavy_model: Path, tmp_path: Path) -> Iterator[tuple[WorkerProcess, WorkerClient]]:
-    flags = (f"--max-rows={MAX_ROWS}", "--grace=20")
+    flags = (f"--max-rows={MAX_ROWS}", "--grace=120")
     with worker_process(heavy_model, f"unix:{tmp_path}/w.sock", *flags) as worker:
         client = WorkerClient(worker.target, limits_of(heavy_model, "fp32", MAX_ROWS))
         client.load()
