@@ -1,4 +1,4 @@
-"""Whether a running worker still answers, and what it says: a process that hangs gives no sign of it by itself."""
+"""Watch whether a running worker still answers, and what it says: a process that hangs gives no sign of it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ def watch_answers(
     security: ChannelSecurity = PLAIN,
     woken: threading.Event | None = None,
 ) -> str:
-    """Returns when the worker has ended: by itself, with an empty text; or because it was killed, for giving no status
-    or for what `on_status` has against it, with the reason. `on_status` gets each status, with the experts held; there
-    is one every `poll_s` seconds, and one as soon as the worker's state changes.
+    """Watches a worker until it has ended. Returns an empty text if it ended by itself; else the reason why it was
+    killed: it gave no status, or `on_status` refused one.
 
-    Only time that was spent waiting for an answer counts, not a pause of this process. woken: set by whoever learns
-    first that the process has ended.
+    on_status: gets each status, with the experts held: one every `poll_s` seconds, and one as soon as the worker's
+        state changes. Returns the reason to kill the worker, or nothing.
+    woken: set by whoever learns first that the process has ended.
+
+    Only time spent waiting for an answer counts, not a pause of this process.
     """
     woken = woken or threading.Event()
     silent_s, pause_s, wait_s, seen = 0.0, 0.0, 0.0, 0
@@ -77,7 +79,7 @@ def _answer(
     process: WorkerLife,
     woken: threading.Event,
 ) -> tuple[expert_pb2.StatusReply | None, grpc.RpcError | None]:
-    """The answer, or what came instead; neither where the process has ended meanwhile."""
+    """Returns the answer, or the error in its place; neither if the process has ended meanwhile."""
     woken.clear()
     call = stub.Status.future(request, timeout=timeout_s, wait_for_ready=True)
     call.add_done_callback(lambda done: woken.set())

@@ -1,7 +1,8 @@
-"""Workers that somebody else started: given by address, loaded with their experts, watched by asking them.
+"""Use workers that somebody else started: find them by address, load their experts, watch them by asking.
 
-Nobody can start them anew from here. What can be put right in place is; a worker that stays wrong leaves the directory,
-so that its replicas answer, and its state and reason are told until it is mended."""
+They cannot be restarted from here. What can be corrected in place is. A worker that stays wrong leaves the
+directory, so that its replicas answer; its state and the reason are shown until it is mended.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +39,12 @@ _MIXED = "only with --mixed-numerics of the router do such workers serve togethe
 
 @dataclass(frozen=True, slots=True)
 class AttachOptions:
-    """Seconds. A worker that does not answer for `answer_timeout_s` is taken out until it does again. One that is out
-    is tried again after `poll_s`, doubled from failure to failure up to `retry_max_s`."""
+    """Times, in seconds.
+
+    answer_timeout_s: a worker that does not answer for this long is taken out until it does.
+    poll_s, retry_max_s: a worker that is out is tried again after poll_s, doubled from failure to failure up to
+        retry_max_s.
+    """
 
     find_timeout_s: float = 30.0
     load_timeout_s: float = 1800.0
@@ -49,14 +54,19 @@ class AttachOptions:
 
 
 class AttachedWorkers:
-    """Finds the worker at each target, asks `place` for a placement over them, loads and publishes. place: gets the
-    expert_numerics_id of each by its name, in the order of the targets.
+    """Finds the worker at each target, asks `place` for a placement over them, loads and publishes. Starts and ends
+    nothing.
 
-    security: of the channels to them. identities: asked after `place`: what the workers must be (None: not compared).
-    contents: what their experts must be (None: as the first of them says). A worker that stops answering leaves the
-    directory; when it is back, perhaps as a new incarnation, it is loaded again and returns. Nothing is started or
-    ended here. Constructing raises DeadlineExpired, TlsError or WorkerLost where nobody answers at a target,
-    InvalidInput where two workers have one name.
+    A worker that stops answering leaves the directory. When it is back, perhaps as a new incarnation, it is loaded
+    again and returns.
+
+    place: gets each worker's expert_numerics_id by its name, in the order of the targets.
+    security: of the channels to them.
+    identities: asked after `place`: what the workers must be; None: not compared.
+    contents: what their experts must be; None: as the first of them says.
+
+    Making it raises DeadlineExpired, TlsError or WorkerLost if nobody answers at a target, InvalidInput if two
+    workers have one name.
     """
 
     def __init__(
@@ -97,8 +107,9 @@ class AttachedWorkers:
         return self._publisher.directory
 
     def wait_serving(self) -> Directory:
-        """Returns when every worker has loaded its experts. Raises ColibriError naming one that has not in time, or
-        at once one that never will, being another model's."""
+        """Waits until every worker has loaded its experts. Raises ColibriError, naming a worker that has not in time,
+        or, at once, one that never will because it has another model.
+        """
         bound = Deadline.after(self._options.load_timeout_s, self._clock)
         for worker in self._workers:
             if not worker.loaded.wait(bound.remaining(self._clock)):
@@ -114,14 +125,14 @@ class AttachedWorkers:
         return tuple(worker.status for worker in self._workers)
 
     def close(self) -> None:
-        """Ends the watching; the workers stay as they are."""
+        """Stops watching; the workers stay as they are."""
         self._closing.set()
         for worker in self._workers:
             worker.join(self._options.answer_timeout_s + self._options.poll_s + 5.0)
 
 
 class _Attached:
-    """One of them, with a thread that asks it. `loaded`: set once it has served, or never will for `refusal`."""
+    """One worker, with a thread that asks it. loaded: set once it has served, or never will because of `refusal`."""
 
     def __init__(
         self,
@@ -186,7 +197,9 @@ class _Attached:
             self._closing.wait(pause_s)
 
     def _look(self) -> float:
-        """Once: asks, and does what the answer calls for. Returns when to look again. Raises why it cannot serve."""
+        """Asks once, and does what the answer calls for. Returns when to look again. Raises why the worker cannot
+        serve.
+        """
         wait_s = self._options.poll_s if self._serving and self._seen else 0.0
         said = ask_status(
             self._endpoint.target,
@@ -213,7 +226,7 @@ class _Attached:
         return 0.0
 
     def _join(self, said: expert_pb2.StatusReply) -> None:
-        """Until it holds its experts and is in the directory."""
+        """Loads until the worker holds its experts and is in the directory."""
         self._note(state=WorkerState.LOADING, incarnation=said.incarnation)
         epoch, due = self._publisher.due(self.name)
         if said.epoch_min > epoch:
@@ -230,7 +243,7 @@ class _Attached:
         self.loaded.set()
 
     def _put_right(self, difference: Difference) -> None:
-        """Raises where that is of no use."""
+        """Corrects the worker's state. Raises if that is useless."""
         self._note(reason=difference.text)
         self._check(difference)
         remedy = self._remedies.next(difference.other)
@@ -289,7 +302,7 @@ class _Attached:
         )
 
     def _out(self, error: ColibriError) -> None:
-        """It does not serve, for that reason, which is told once."""
+        """Takes the worker out, and reports the reason once."""
         if self._serving:
             self._serving = False
             self._publisher.remove(self.name, self._endpoint.incarnation)

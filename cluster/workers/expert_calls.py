@@ -1,4 +1,4 @@
-"""The calls that keep a worker in a deployment: how are you, load these experts, drop those."""
+"""The calls that keep a worker in a deployment: ask its status, have it load experts, have it drop them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Call(Protocol):
 
 
 class Cancellation:
-    """Ends calls from another thread, those that run and those that come. Thread-safe."""
+    """Ends calls from another thread, both running and later ones. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,10 +71,14 @@ def ask_status(
     seen: int = 0,
     wait_s: float = 0.0,
 ) -> expert_pb2.StatusReply:
-    """A worker's status. `peer` names it in errors; `security`: of the channel; `wait_for_ready`: it may still be
-    starting, so that a refused connection is tried again; `experts`: with the ids of those it holds;
-    `seen`, `wait_s`: the answer may wait for so long, while StatusReply.state is `seen`. Raises the typed error of the
-    failed call."""
+    """Returns a worker's status. Raises the typed error of the failed call.
+
+    peer: its name in errors.
+    security: of the channel.
+    wait_for_ready: it may still be starting, so a refused connection is retried.
+    experts: include the ids of those it holds.
+    seen, wait_s: the answer may wait this long while StatusReply.state is `seen`.
+    """
     with _stub(target, security) as stub:
         try:
             request = expert_pb2.StatusRequest(experts=experts, seen=seen, wait_ms=int(1000 * wait_s))
@@ -96,11 +100,14 @@ def load_experts(
     cancellation: Cancellation | None = None,
     contents: Contents | None = None,
 ) -> None:
-    """Have a worker load `experts` ((layer, expert) ids); yielding: beside requests, at a low CPU priority. contents:
-    what the experts of the deployment are, compared as each is loaded.
+    """Has a worker load experts.
 
-    Raises the typed error of a failed call, naming the worker; DeadlineExpired when it took too long; Cancelled;
-    NumericsMismatch for an expert of another content.
+    experts: (layer, expert) ids.
+    yielding: load beside requests, at a low CPU priority.
+    contents: the deployment's experts, compared as each is loaded.
+
+    Raises the typed error of a failed call, naming the worker; DeadlineExpired if it took too long; Cancelled;
+    NumericsMismatch for an expert with another content.
     """
     request = expert_pb2.LoadRequest(epoch=epoch, experts=_ids(experts), yielding=yielding)
     peer = f"worker {endpoint.name}"
@@ -128,8 +135,10 @@ def load_experts(
 def retire_experts(
     endpoint: WorkerEndpoint, epochs_below: int, experts: Iterable[tuple[int, int]], timeout_s: float
 ) -> int:
-    """Have a worker refuse epochs below `epochs_below` (0: as before) and drop `experts`; returns the bytes freed.
-    Raises the typed error of a failed call."""
+    """Has a worker refuse epochs below `epochs_below` (0: as before) and drop `experts`. Returns the bytes freed.
+
+    Raises the typed error of a failed call.
+    """
     request = expert_pb2.RetireRequest(epochs_below=epochs_below, experts=_ids(experts))
     with _stub(endpoint.target, endpoint.security) as stub:
         try:
@@ -139,8 +148,10 @@ def retire_experts(
 
 
 def end_worker(endpoint: WorkerEndpoint, timeout_s: float, *, at_once: bool) -> None:
-    """Have that life of a worker end its process; at_once: whatever is in flight. Raises the typed error of a failed
-    call."""
+    """Has this incarnation of a worker end its process. Raises the typed error of a failed call.
+
+    at_once: do not wait for what is in flight.
+    """
     request = expert_pb2.EndRequest(incarnation=endpoint.incarnation, at_once=at_once)
     with _stub(endpoint.target, endpoint.security) as stub:
         try:
@@ -150,8 +161,9 @@ def end_worker(endpoint: WorkerEndpoint, timeout_s: float, *, at_once: bool) -> 
 
 
 def serve_epochs(endpoint: WorkerEndpoint, epochs_from: int, timeout_s: float) -> None:
-    """Have a worker serve epochs from `epochs_from` on again, though they were retired there. Raises the typed error of
-    a failed call."""
+    """Has a worker serve epochs from `epochs_from` on again, although they were retired there. Raises the typed error
+    of a failed call.
+    """
     request = expert_pb2.RetireRequest(epochs_from=epochs_from)
     with _stub(endpoint.target, endpoint.security) as stub:
         try:
@@ -176,7 +188,7 @@ def held_experts(
 
 
 def told_contents(reply: expert_pb2.StatusReply) -> dict[tuple[int, int], bytes]:
-    """The digests in a status that was asked for with `experts`; none from a worker that does not know of them."""
+    """Returns the digests in a status that was asked for with `experts`; none from a worker that does not know them."""
     if len(reply.held_digests) != len(reply.held):
         return {}
     held = [(item.layer, item.expert) for item in reply.held]

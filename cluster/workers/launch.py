@@ -1,4 +1,4 @@
-"""What a launcher is asked for, the command that starts a worker, and what is told of each worker."""
+"""What a launcher is asked for, the command that starts a worker, and what is reported of each worker."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ LOADED = "experts loaded"
 
 @dataclass(frozen=True, slots=True)
 class WorkerTls:
-    """How workers serve: certificate, key, client_ca are paths on their hosts (client_ca: of the certificates that
-    their callers must show). channel: how this process reaches them."""
+    """How workers serve with TLS.
+
+    certificate, key, client_ca: paths on the workers' hosts; client_ca: of the certificates that their callers must
+        show.
+    channel: how this process reaches them.
+    """
 
     certificate: Path
     key: Path
@@ -35,7 +39,9 @@ class WorkerTls:
 
 
 def start_timeout_s(workers: int) -> float:
-    """How long a worker's process may take until it answers: they start side by side, and share the CPUs."""
+    """Returns how long a worker's process may take until it answers: workers start at the same time and share the
+    CPUs.
+    """
     return 60.0 + 10.0 * workers
 
 
@@ -49,21 +55,27 @@ class WorkerState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """What every worker of a deployment shares. Times in seconds. model: a folder, or the URL of a pack.
+    """What all workers of a deployment share. Times are in seconds.
 
-    transport: 'unix' or 'tcp' (loopback, a free port). After a death the next life begins after `backoff_s`,
-    doubled from death to death up to `backoff_max_s`; a life of `stable_s` starts the count anew. A serving
-    worker is asked for its status every `poll_s`, and killed when it gives none for `hung_after_s`.
-
-    memory: bytes that a worker's experts may take (None: any). allow_faults: workers let themselves be made to
-    misbehave. lease_s: a worker that no coordinator has called for so long ends itself (None: it dies with who started
-    it). allow_cross_node: its CPUs and memory may lie on different NUMA nodes. networks: by worker, those that
-    run in a network namespace of their own.
-    backends: by worker, of those that compute on another one than `backend`.
-    gpu: how workers compute whose place has a GPU.
-    identities: what decides the workers' bits (None: not compared).
-    tls: None: in clear; insecure: in clear even where other machines reach them. secret: what workers without `tls`
-    demand of every call; each deployment has its own, and hands it to its workers by a descriptor.
+    model: a folder, or the URL of a pack.
+    transport: 'unix' or 'tcp' (loopback, a free port).
+    backoff_s, backoff_max_s, stable_s: after a death the next incarnation begins after backoff_s, doubled from
+        death to death up to backoff_max_s; one that lasts stable_s resets this.
+    poll_s, hung_after_s: a serving worker is asked for its status every poll_s, and killed if it gives none for
+        hung_after_s.
+    memory: bytes that a worker's experts may take; None: no limit.
+    allow_faults: workers can be made to misbehave.
+    lease_s: a worker that no coordinator has called for this long ends itself; None: it ends with whoever started
+        it.
+    allow_cross_node: its CPUs and memory may lie on different NUMA nodes.
+    networks: network namespaces by worker.
+    backends: by worker, for those that do not compute on `backend`.
+    gpu: how workers with a GPU compute.
+    identities: what decides the workers' bits; None: not compared.
+    tls: None: in clear.
+    insecure: in clear even if other machines can reach them.
+    secret: what workers without `tls` demand of every call; handed over by a descriptor, another one for each
+        deployment.
     """
 
     model: Path | str
@@ -94,12 +106,12 @@ class LaunchOptions:
 
     @property
     def channel(self) -> ChannelSecurity:
-        """Of the channels to workers."""
+        """The security of channels to workers."""
         return ChannelSecurity(secret=self.secret) if self.tls is None else self.tls.channel
 
     @property
     def handed_secret(self) -> PlaneSecret | None:
-        """What each worker gets: none where certificates say who calls."""
+        """The secret that each worker gets; None if certificates say who calls."""
         return self.secret if self.tls is None else None
 
     def __post_init__(self) -> None:
@@ -111,13 +123,21 @@ class LaunchOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """`incarnation`, `pid`, `target`: of the present or last life. `cpus_allowed` to `weight_bytes`: as the worker
-    itself reported them last; `weight_pages`: (NUMA node, sampled pages of weights there), node -1: not in memory.
-    `bytes_fetched`: weights that it brought from elsewhere; `load_done`, `load_total`: experts of the load that brings
-    it up. `served_since`: monotonic seconds, 0 when it does not serve. `deaths`: lives that ended by themselves;
-    `last_error`: how the last did. `reason`: of its state, empty while it serves as it should. `mends`: times that its
-    state was put right while it served, `last_mend`: what was wrong the last time. `surplus`: experts that it held
-    beyond the wanted ones, when it was heard last."""
+    """The state of one worker.
+
+    incarnation, pid, target: of the present or last incarnation.
+    cpus_allowed to weight_bytes: as the worker itself reported them last.
+    weight_pages: (NUMA node, sampled pages of weights there); node -1: not in memory.
+    bytes_fetched: weights that it fetched from elsewhere.
+    load_done, load_total: experts of the load that brings it up.
+    served_since: monotonic seconds; 0 if it does not serve.
+    deaths: incarnations that ended by themselves.
+    last_error: how the last of them ended.
+    reason: for its state; empty while it serves as it should.
+    mends: how often its state was corrected while it served.
+    last_mend: what was wrong the last time.
+    surplus: unwanted experts that it held when it last answered.
+    """
 
     name: str
     state: WorkerState
@@ -156,11 +176,13 @@ def worker_command(
     listen: str | None = None,
     minded: bool = False,
 ) -> list[str]:
-    """Command line of `colibri expert` for one life of a worker that is to die with this process; minded: with another
-    one, which adds --parent-pid.
+    """Returns the command line of `colibri expert` for one incarnation of a worker.
 
-    socket: where it listens, if it does so on a unix socket. yielding: it starts at a low CPU priority. listen: where
-    it does so on a network of several hosts."""
+    socket: where it listens, if it does so on a unix socket.
+    yielding: start at a low CPU priority.
+    listen: where it listens on a network of several hosts.
+    minded: it belongs to another process, which adds --parent-pid; otherwise it ends with this process.
+    """
     place = options.networks.get(name)
     backend = options.backends.get(name, options.backend)
     listen = listen or (f"unix:{socket}" if options.transport == "unix" else "127.0.0.1:0")

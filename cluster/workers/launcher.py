@@ -1,6 +1,7 @@
-"""Launcher: keeps a deployment's workers running, any number, more and fewer while it runs; wherever they run.
+"""Launcher: keeps a deployment's workers running, wherever they run; workers may join and leave meanwhile.
 
-What differs between launchers is who begins a life (life.LifeSource): `local` and `ray`."""
+Launchers differ only in who begins an incarnation (life.LifeSource): `local` and `ray`.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +27,12 @@ class Launcher:
     """Starts one process per name in `placement.workers`, pinned as `pins` says, and keeps each running.
 
     `directory` follows them: a worker appears when it holds the experts that the placement gives it, and is gone
-    milliseconds after its death. `milestone` hears UP when all workers have started, LOADED when all of them hold
-    their experts; `log` gets one line per event and per line that a worker writes. They and `progress` are called
-    from several threads. Incarnations are never given twice.
+    milliseconds after its death. Incarnations are never given twice.
+
+    milestone: hears UP when all workers have started, LOADED when all hold their experts.
+    log: gets a line per event, and each line that a worker writes.
+
+    These and `progress` are called from several threads.
     """
 
     def __init__(
@@ -65,7 +69,7 @@ class Launcher:
         return self.publisher.directory
 
     def start(self) -> Directory:
-        """Returns when every worker serves its experts.
+        """Starts all workers. Returns when every worker serves its experts.
 
         Raises WorkerLost, DeadlineExpired or what loading failed with, after ending what had started.
         """
@@ -77,8 +81,7 @@ class Launcher:
             raise
 
     def spawn(self) -> None:
-        """The first half of `start`: the workers are under way, and the caller may do other work
-        meanwhile."""
+        """Begins to start all workers, so that the caller may do other work meanwhile."""
         if self._opened or self._closed:
             raise InvalidInput("launcher", "one that was never started", "one that was")
         self._source.open(tuple(self._first))
@@ -87,8 +90,7 @@ class Launcher:
             self._add(name, pin, joins=False)
 
     def wait_serving(self) -> Directory:
-        """The second half: returns when every worker has loaded its experts, raises as `start` but ends
-        nothing."""
+        """Waits until every worker has loaded its experts. Raises as `start`, but ends nothing."""
         options = self._options
         bound = Deadline.after(
             self._source.wait_s + options.ready_timeout_s + options.load_timeout_s, self._clock
@@ -98,8 +100,9 @@ class Launcher:
         return self.directory
 
     def add(self, name: str, pin: WorkerPlace) -> None:
-        """One more worker; it joins the directory when it is ready. Raises InvalidInput for a name that is taken and
-        after `close`."""
+        """Starts one more worker, which joins the directory when it is ready. Raises InvalidInput for a name that is
+        taken, and after `close`.
+        """
         self._add(name, pin, joins=True)
 
     def _add(self, name: str, pin: WorkerPlace, *, joins: bool) -> None:
@@ -121,7 +124,7 @@ class Launcher:
             self._supervisors[name] = WorkerSupervisor(name, pin, context, joins=joins)
 
     def wait_up(self, name: str, deadline: Deadline) -> None:
-        """Returns once that worker has served. Raises what its first start failed with, or WorkerLost."""
+        """Waits until the worker has served. Raises what its first start failed with, or WorkerLost."""
         with self._lock:
             supervisor = self._supervisors.get(name)
         if supervisor is None or not supervisor.up.wait(deadline.remaining(self._clock)):
@@ -130,8 +133,9 @@ class Launcher:
             raise supervisor.failure
 
     def is_up(self, name: str) -> bool:
-        """Whether that worker has served. Raises what its first start failed with: no other follows, and it is to be
-        removed."""
+        """Whether the worker has served. Raises what its first start failed with: it is not tried again and must be
+        removed.
+        """
         with self._lock:
             supervisor = self._supervisors.get(name)
         if supervisor is not None and supervisor.failure is not None:
@@ -139,7 +143,7 @@ class Launcher:
         return supervisor is not None and supervisor.up.is_set()
 
     def remove(self, name: str) -> None:
-        """Ends a worker and forgets its name; returns when nothing is left of it. An unknown one is fine."""
+        """Ends a worker and forgets its name. Returns when nothing is left of it. Ignores unknown names."""
         with self._lock:
             supervisor = self._supervisors.get(name)
         if supervisor is not None:
@@ -148,7 +152,7 @@ class Launcher:
                 self._supervisors.pop(name, None)
 
     def status(self) -> tuple[WorkerStatus, ...]:
-        """Of each worker, in the order of their names."""
+        """Returns the status of each worker, in the order of their names."""
         with self._lock:
             supervisors = list(self._supervisors.values())
         if not supervisors:
@@ -158,11 +162,11 @@ class Launcher:
         )
 
     def pins(self) -> Mapping[str, WorkerPlace]:
-        """Of the workers that there are."""
+        """Returns the pinning of each worker."""
         return {status.name: status.pin for status in self.status()}
 
     def close(self) -> None:
-        """Ends every worker. Returns when nothing is left of them; may be called twice."""
+        """Ends every worker. Returns when nothing is left of them. May be called twice."""
         with self._lock:
             self._closed = True
             supervisors = list(self._supervisors.values())
@@ -173,8 +177,9 @@ class Launcher:
         self._source.close()
 
     def abandon(self) -> None:
-        """For a signal handler, right before this process ends: takes no lock. The workers die with their
-        parent."""
+        """Ends workers from a signal handler, right before this process ends: takes no lock. They die with their
+        parent.
+        """
         self._source.abandon()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""One life of a worker as its supervisor sees it, and who begins such lives: the part in which launchers differ."""
+"""One incarnation of a worker as its supervisor sees it, and who begins it: the only part in which launchers differ."""
 
 from __future__ import annotations
 
@@ -21,29 +21,31 @@ class WorkerLife(Protocol):
 
     @property
     def pid(self) -> int:
-        """On its host; 0 until that is known."""
+        """Its process id on its host; 0 until that is known."""
         ...
 
     @property
     def place(self) -> WorkerPlace:
-        """As it was given; by a launcher that lets the host choose, known once it is ready."""
+        """Its pinning, as given; if the launcher lets the host choose, known once it is ready."""
         ...
 
     @property
     def taken_over(self) -> bool:
-        """Whether it ran before this process did: it may hold experts already."""
+        """Whether it ran before this process did. Then it may hold experts already."""
         ...
 
     @property
     def ended(self) -> bool: ...
 
     def wait_ready(self, timeout_s: float) -> Ready:
-        """Raises WorkerLost (it ended first) or DeadlineExpired. Time that is spent before the process starts, on
-        another clock, does not count."""
+        """Waits for the ready line. Raises WorkerLost if it ended first, or DeadlineExpired.
+
+        Time before the process starts does not count: it has another bound.
+        """
         ...
 
     def wait_exit(self, timeout_s: float | None = None) -> bool:
-        """True once it has ended. None waits for as long as it lives."""
+        """Waits for the end; None: without a bound. Returns whether it has ended."""
         ...
 
     def terminate(self) -> None:
@@ -51,24 +53,27 @@ class WorkerLife(Protocol):
         ...
 
     def kill(self) -> None:
-        """Ends it where it stands and returns at once."""
+        """Forces it to end, and returns at once."""
         ...
 
     def stop(self, grace_s: float) -> None:
-        """Ends it, after `grace_s` seconds by force. Returns when nothing is left of it, as far as it can be
-        reached."""
+        """Ends it, by force after `grace_s` seconds. Returns when nothing is left of it, as far as it can be
+        reached.
+        """
         ...
 
     def lost(self, when: str) -> WorkerLost:
-        """The error for its end, with how it ended and the last that it said."""
+        """Returns the error for its end, with how it ended and its last words."""
         ...
 
 
 class LifeSource(Protocol):
-    """Begins lives. Any thread may call; `begin` is called on a thread that outlives the life.
+    """Begins incarnations. Any thread may call; call `begin` on a thread that outlives the incarnation.
 
-    wait_s: how long a life may take to find a place before its process starts. last_incarnation: the largest that was
-    ever given, 0: none. `begin` may give a life that runs already, with an incarnation of its own.
+    wait_s: how long an incarnation may wait for a place before its process starts, seconds.
+    last_incarnation: the largest number ever given; 0: none.
+
+    `begin` may return an incarnation that runs already, with its own number.
     """
 
     @property
@@ -78,7 +83,7 @@ class LifeSource(Protocol):
     def wait_s(self) -> float: ...
 
     def open(self, names: tuple[str, ...]) -> None:
-        """Once, before anything begins; names: the workers of the start. Raises ColibriError."""
+        """Call once, before anything begins. names: the workers of the start. Raises ColibriError."""
         ...
 
     def begin(
@@ -90,21 +95,24 @@ class LifeSource(Protocol):
         yielding: bool,
         on_exit: Callable[[WorkerLife], None],
     ) -> WorkerLife:
-        """Returns at once. on_exit: called once, as soon as the end is known. Raises ColibriError or OSError."""
+        """Begins an incarnation, and returns at once. Raises ColibriError or OSError.
+
+        on_exit: called once, as soon as the end is known.
+        """
         ...
 
     def clear(self, name: str, incarnation: int) -> None:
-        """What a life that has ended may have left on this machine goes away."""
+        """Removes what an incarnation that has ended may have left on this machine."""
         ...
 
     def forget(self, name: str) -> None:
-        """No more lives under that name."""
+        """Begins nothing more under that name."""
         ...
 
     def close(self) -> None:
-        """Nothing is left. May be called twice."""
+        """Ends everything. May be called twice."""
         ...
 
     def abandon(self) -> None:
-        """`close` for a signal handler, right before this process ends: takes no lock."""
+        """Does as `close` from a signal handler, right before this process ends: takes no lock."""
         ...

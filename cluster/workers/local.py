@@ -19,7 +19,7 @@ from colibri.placement import Placement
 
 
 class LocalLauncher(Launcher):
-    """Each worker runs where its pin says; a socket folder of this launcher's own is gone when it closes."""
+    """Runs each worker as its pinning says. The folder of its sockets is gone when it closes."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class LocalLauncher(Launcher):
 
 
 class Subprocesses:
-    """LifeSource of this machine. A worker dies with the thread that began its life (PR_SET_PDEATHSIG)."""
+    """A LifeSource on this machine. A worker dies with the thread that began it (PR_SET_PDEATHSIG)."""
 
     wait_s = 0.0
     last_incarnation = 0
@@ -78,7 +78,7 @@ class Subprocesses:
         )
 
     def clear(self, name: str, incarnation: int) -> None:
-        """A killed worker could not remove its socket."""
+        """Removes the socket that a killed worker could not remove."""
         if self._folder is not None:
             self._socket(name, incarnation).unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""Publishes who is alive and who holds what: one writer for all watchers, so that no change of another is lost."""
+"""Publish who is alive and who holds what. One writer for all watchers, so no change is lost."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from colibri.placement import Directory, Membership, Placement, WorkerEndpoint
 
 
 class MembershipPublisher:
-    """Owns a Directory. Each change replaces the whole snapshot; any thread may call.
+    """Owns a Directory. Each change replaces the whole snapshot. Any thread may call.
 
-    What it publishes is true: a worker is in it only while it holds all that the placement gives it. `contents`: what
-    those experts are.
+    It publishes only what is true: a worker is in it only while it holds all that the placement gives it.
+
+    contents: the content of the experts.
     """
 
     def __init__(self, placement: Placement, contents: Contents | None = None) -> None:
@@ -32,7 +33,9 @@ class MembershipPublisher:
         return self.directory.current()
 
     def due(self, name: str) -> tuple[int, frozenset[ExpertId]]:
-        """The epoch in force, and what its placement gives that worker. Reckoned once for each placement."""
+        """Returns the epoch in force, and the experts that its placement gives the worker. Computed once per
+        placement.
+        """
         placement = self.current.placement
         due = self._due
         if due is None or due[0] is not placement:
@@ -41,20 +44,20 @@ class MembershipPublisher:
         return placement.epoch, due[1].get(name, frozenset())
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """`listener` is called after each change, on the thread that made it; it must not wait."""
+        """Calls `listener` after each change, on the thread that made it. It must not wait."""
         with self._lock:
             self._listeners.append(listener)
 
     def add(self, endpoint: WorkerEndpoint) -> None:
-        """A worker serves its experts from now on."""
+        """Publishes a worker that serves its experts from now on."""
         with self._lock:
             self._endpoints[endpoint.name] = endpoint
             self._publish()
 
     def join(self, endpoint: WorkerEndpoint, loaded: frozenset[ExpertId]) -> tuple[int, list[ExpertId]]:
-        """Adds a worker that has loaded `loaded`, if that is all that the placement of this moment gives it.
+        """Adds a worker that has loaded `loaded`, if that is all that the present placement gives it.
 
-        Returns the placement's epoch and, ascending, what is missing: empty when the worker is in.
+        Returns the placement's epoch and, ascending, the missing experts; empty when the worker is in.
         """
         with self._lock:
             due = held_by(holders_of(self._placement), endpoint.name)
@@ -65,8 +68,10 @@ class MembershipPublisher:
             return self._placement.epoch, missing
 
     def renew(self, name: str, incarnation: int) -> bool:
-        """A life is as it should be again: published anew, so that requests which it refused ask it again. False, and
-        no change, where that life is not published."""
+        """Publishes an incarnation anew after its state was corrected, so that requests that it refused ask it again.
+
+        Returns False, and changes nothing, if that incarnation is not published.
+        """
         with self._lock:
             present = self._endpoints.get(name)
             if present is None or present.incarnation != incarnation:
@@ -75,7 +80,7 @@ class MembershipPublisher:
             return True
 
     def remove(self, name: str, incarnation: int) -> bool:
-        """A life of a worker is over. False, and no change, where that life was not published."""
+        """Removes an incarnation that is over. Returns False, and changes nothing, if it was not published."""
         with self._lock:
             present = self._endpoints.get(name)
             if present is None or present.incarnation != incarnation:
@@ -87,10 +92,13 @@ class MembershipPublisher:
     def commit(
         self, placement: Placement, loaded: Mapping[str, int], absent: frozenset[str] = frozenset()
     ) -> bool:
-        """Switches to a placement of a later epoch. loaded: the workers that loaded experts for it, with the
-        incarnation that did; absent: workers that it makes up for. False, and no change, where one of those is back.
+        """Switches to a placement with a later epoch.
 
-        Raises WorkerLost, and changes nothing, where one of them has died since.
+        loaded: workers that loaded experts for it -> the incarnation that did.
+        absent: workers that it makes up for.
+
+        Returns False, and changes nothing, if one of `absent` is back. Raises WorkerLost, and changes nothing, if
+        one of `loaded` has died since.
         """
         with self._lock:
             if absent.intersection(self._endpoints):

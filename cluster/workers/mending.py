@@ -1,4 +1,4 @@
-"""Puts a live worker's state right: experts that it lost are loaded, epochs that it refuses are served again."""
+"""Correct a live worker's state: load experts that it lost, serve epochs that it refuses."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ _ANSWER_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """times: so far; last: what was wrong the last time, empty: nothing yet."""
+    """times: corrections so far. last: what was wrong the last time; empty: nothing yet."""
 
     times: int = 0
     last: str = ""
 
 
 class Mender:
-    """Of one life of a worker. `heard` gets each of its statuses, on one thread; what takes time is done on another,
-    which ends with the worker's answers or by its bounds.
+    """Corrects one incarnation of a worker. `heard` gets each of its statuses, on one thread. Slow work runs on
+    another thread, which ends with the worker's answers or by its bounds.
 
-    wanted: as of now; renew: called when the state is right again, so that routers ask it again.
+    wanted: returns what is wanted now.
+    renew: called when the state is right again, so that routers ask the worker again.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Mender:
         self._said = ""
 
     def heard(self, said: expert_pb2.StatusReply) -> tuple[Difference, str]:
-        """What differs, and why the worker must be started anew; empty: it need not."""
+        """Returns what differs, and why the worker must be restarted; empty: it need not."""
         difference = compare(self._wanted(), said)
         if not difference.wrong:
             self._said = ""
@@ -122,7 +123,7 @@ class Mender:
         self._log(f"worker {self._endpoint.name}: {found.text}: put right, {done}")
 
     def _look(self) -> tuple[Wanted, Difference]:
-        """Agrees with one placement: it is asked again while that changes."""
+        """Compares the worker with one placement, and asks it again while that changes."""
         while True:
             wanted = self._wanted()
             said = ask_status(

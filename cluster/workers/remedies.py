@@ -1,5 +1,8 @@
-"""What is done next about a worker whose state is wrong: put right in place, else started anew, else left out for a
-while. Pure, but for its memory; with bounds on all three, so that nothing goes on for ever at full speed."""
+"""Decide what to do about a worker whose state is wrong: correct it in place, else restart it, else leave it out for a
+while.
+
+Pure, except for its memory. All three have bounds, so that nothing goes on for ever at full speed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ MOST_STARTS, STARTS_WINDOW_S, OUT_S = 3, 300.0, 60.0
 
 
 class Remedy(enum.Enum):
-    """MEND: now; WAIT: later; RESTART: nothing else is left."""
+    """MEND: correct it now. WAIT: later. RESTART: nothing else is left."""
 
     MEND = enum.auto()
     WAIT = enum.auto()
@@ -25,7 +28,7 @@ class Remedy(enum.Enum):
 
 
 class Remedies:
-    """Of one worker, over all its lives. Not thread-safe."""
+    """The remedies for one worker, over all its incarnations. Not thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -34,7 +37,7 @@ class Remedies:
         self._failed = 0
 
     def next(self, hopeless: bool) -> Remedy:
-        """hopeless: nothing can be put right in place."""
+        """Returns what to do. hopeless: nothing can be corrected in place."""
         if hopeless or self._failed >= TRIES:
             return Remedy.RESTART
         now, mends = self._clock(), self._mends
@@ -50,7 +53,7 @@ class Remedies:
         self._failed += 1
 
     def restarted(self) -> float:
-        """It is to be started anew. Returns the least pause before that, seconds."""
+        """Notes a restart. Returns the least pause before it, seconds."""
         now, starts = self._clock(), self._starts
         often = len(starts) == MOST_STARTS and now - starts[0] < STARTS_WINDOW_S
         starts.append(now)

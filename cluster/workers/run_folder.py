@@ -1,7 +1,8 @@
-"""The folder that holds a launcher's sockets: one per launcher, gone when it closes.
+"""The folder of a launcher's sockets: one per launcher, removed when it closes.
 
-A launcher that is killed cannot tidy up, so the next one does: each folder holds a lock file whose lock the
-kernel drops with its owner, and folders whose lock is free belong to nobody.
+A killed launcher cannot clean up, so the next one does. Each folder holds a lock file, and the kernel frees the
+lock with its
+owner: a folder whose lock is free belongs to nobody.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _DIGITS = 5
 class RunFolder:
     """A new private folder (mode 0700) below `parent`, by default the system's folder for temporary files.
 
-    Raises ConfigError where none can be made."""
+    Raises ConfigError if none can be made.
+    """
 
     def __init__(self, parent: Path | None = None) -> None:
         try:
@@ -41,7 +43,7 @@ class RunFolder:
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def check_sockets(self, names: Collection[str]) -> None:
-        """Raises ConfigError where paths of sockets in this folder would be too long for the system.
+        """Raises ConfigError if paths of sockets in this folder would be too long for the system.
 
         names: of the workers.
         """
@@ -66,7 +68,8 @@ class RunFolder:
 
 
 def longest_parent(names: Collection[str]) -> int:
-    """Bytes that the path of the folder for temporary files may have, so that sockets of workers fit below it.
+    """Returns how many bytes the path of the folder for temporary files may have, so that workers' sockets fit below
+    it.
 
     names: of the workers.
     """
@@ -75,7 +78,7 @@ def longest_parent(names: Collection[str]) -> int:
 
 
 def sweep(root: Path) -> None:
-    """Remove the folders of this user whose owner is dead. In a folder that all users share: no link is followed."""
+    """Removes the folders of this user whose owner is dead. Follows no link, since all users share the folder above."""
     for folder in root.glob(f"{_PREFIX}*"):
         with contextlib.ExitStack() as opened:
             try:

@@ -1,5 +1,6 @@
-"""One life of one worker process: started, heard ready, watched, stopped. Every wait is bounded and names the
-worker."""
+"""One incarnation of one worker process: start it, hear that it is ready, watch it, stop it. Every wait is bounded and
+names the worker.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ ANYWHERE = WorkerPlace(numa_node=-1, cpus=(), threads=1, oversubscribed=False)
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a worker prints on stdout, as one line of JSON, once it serves."""
+    """What a worker prints on stdout once it serves, as one line of JSON."""
 
     target: str
     incarnation: int
@@ -43,7 +44,7 @@ class Ready:
 
     @classmethod
     def parse(cls, line: str) -> Ready | None:
-        """None where the line is something else."""
+        """Reads the line; None if it is something else."""
         try:
             fields = json.loads(line)
             target, incarnation, pid = fields["target"], fields["incarnation"], fields["pid"]
@@ -55,14 +56,15 @@ class Ready:
 
 
 class WorkerProcess:
-    """Spawns `argv` at once. A thread of its own reads its output and notices its end.
+    """Starts `argv` at once. A thread of its own reads the output and notices the end.
 
-    secret: of the deployment; the worker reads it from a descriptor that it inherits, so that neither its command line
-    nor its environment tells it. `log` gets each line of its stderr; `on_exit` is called once, within milliseconds of
-    the end, on that thread.
+    secret: of the deployment; the worker reads it from an inherited descriptor, so it is neither on its command
+        line nor in its environment.
+    log: gets each line of its stderr.
+    on_exit: called once on that thread, within milliseconds of the end.
 
-    The thread that constructs this must live as long as the worker: a worker dies with the thread that
-    spawned it (PR_SET_PDEATHSIG looks at the parent's thread, not at its process).
+    The thread that makes this must live as long as the worker: a worker dies with the thread that started it
+    (PR_SET_PDEATHSIG looks at the parent's thread, not at its process).
     """
 
     taken_over = False
@@ -124,7 +126,7 @@ class WorkerProcess:
 
     @property
     def returncode(self) -> int | None:
-        """Exit status as in subprocess (negative: the signal that ended it); None while it runs."""
+        """The exit status, as in subprocess (negative: the signal that ended it); None while it runs."""
         return self._returncode
 
     @property
@@ -132,7 +134,7 @@ class WorkerProcess:
         return self._returncode is not None
 
     def wait_ready(self, timeout_s: float) -> Ready:
-        """Its ready line. Raises WorkerLost (it ended first) or DeadlineExpired, both naming the worker."""
+        """Returns its ready line. Raises WorkerLost if it ended first, or DeadlineExpired; both name the worker."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._returncode is not None, timeout_s)
             if self._returncode is not None:
@@ -143,7 +145,7 @@ class WorkerProcess:
             return self._ready
 
     def wait_exit(self, timeout_s: float | None = None) -> bool:
-        """True once it has ended. None waits for as long as it lives."""
+        """Waits for the end; None: without a bound. Returns whether it has ended."""
         with self._changed:
             return self._changed.wait_for(lambda: self._returncode is not None, timeout_s)
 
@@ -152,12 +154,11 @@ class WorkerProcess:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends it where it stands (SIGKILL) and returns at once."""
+        """Forces it to end (SIGKILL), and returns at once."""
         self._signal(signal.SIGKILL)
 
     def stop(self, grace_s: float) -> None:
-        """Ends it: SIGTERM, after `grace_s` seconds SIGKILL. Returns when it is reaped and its pipes are
-        closed."""
+        """Ends it: SIGTERM, after `grace_s` seconds SIGKILL. Returns when it is reaped and its pipes are closed."""
         self.terminate()
         if not self.wait_exit(grace_s):
             self.kill()
@@ -166,7 +167,7 @@ class WorkerProcess:
             self._watcher.join(_KILL_WAIT_S)
 
     def lost(self, when: str) -> WorkerLost:
-        """The error for its end, with how it ended and the last that it said."""
+        """Returns the error for its end, with how it ended and its last words."""
         why = memory_death(self._kills) if self._returncode == -signal.SIGKILL else ""
         how = f"{describe_end(self._returncode)} {when}{f': {why}' if why else ''}"
         end = f"worker {self.name} (pid {self.pid}) {how}"
@@ -241,7 +242,7 @@ class WorkerProcess:
 
 
 def describe_end(returncode: int | None) -> str:
-    """`exited with code 1`, `was killed by SIGKILL`."""
+    """Describes an exit status: `exited with code 1`, `was killed by SIGKILL`."""
     if returncode is None:
         return "still runs"
     if returncode >= 0:
@@ -253,14 +254,14 @@ def describe_end(returncode: int | None) -> str:
 
 
 class _Lines:
-    """Cuts what a non-blocking pipe brings into lines, the longest bounded."""
+    """Cuts the output of a non-blocking pipe into lines of bounded length."""
 
     def __init__(self, take: Callable[[str], None]) -> None:
         self._take = take
         self._rest = b""
 
     def pump(self, fd: int) -> bool:
-        """Reads what is there, a pipe's fill at most; False at the end of the pipe."""
+        """Reads what is there, at most what a pipe holds. Returns False at the end of the pipe."""
         try:
             piece = os.read(fd, 1 << 16)
         except BlockingIOError:

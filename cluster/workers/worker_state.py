@@ -1,4 +1,4 @@
-"""What a worker says it is, holds and serves, compared with what is wanted of it. Pure."""
+"""Compare what a worker says it is, holds and serves with what is wanted of it. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ _NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """What decides the bits of every worker of a deployment. numerics: expert_numerics_id of all but `others`, by name;
-    pack_hash: empty when weights come from the checkpoint itself."""
+    """What decides the bits of every worker of a deployment.
+
+    numerics: expert_numerics_id of all workers except `others`, which is by name.
+    pack_hash: empty if weights come from the checkpoint itself.
+    """
 
     model_hash: str
     pack_hash: str
@@ -28,8 +31,12 @@ class Identities:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Of one life of a worker. experts: that it must hold; epoch: of the placement in force, which it must serve;
-    identities: None: not compared."""
+    """What one incarnation of a worker should be.
+
+    experts: that it must hold.
+    epoch: of the placement in force, which it must serve.
+    identities: None: not compared.
+    """
 
     name: str
     incarnation: int
@@ -40,9 +47,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """text: what is wrong, for people. other: it is another process or computes other bits, so that nothing can be put
-    right in it; missing: experts that it does not hold; refuses: the placement in force is retired there. surplus:
-    experts beyond the wanted ones, which cost memory and nothing else."""
+    """What differs from what is wanted.
+
+    text: what is wrong, for people.
+    other: it is another process or computes other bits, so nothing can be corrected in it.
+    missing: experts that it does not hold.
+    refuses: the placement in force is retired there.
+    surplus: unwanted experts, which cost only memory.
+    """
 
     text: str = ""
     other: bool = False
@@ -57,7 +69,7 @@ class Difference:
 
 
 def compare(wanted: Wanted, said: expert_pb2.StatusReply, *, held: bool = True) -> Difference:
-    """held: `said` tells the experts."""
+    """Compares. held: `said` contains the experts."""
     others = list(_other(wanted, said))
     if others:
         return Difference("; ".join(others), other=True)

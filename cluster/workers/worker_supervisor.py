@@ -1,4 +1,4 @@
-"""One worker by name, over all its lives: started, loaded, published, watched, started anew when it dies."""
+"""Supervise one worker over all its incarnations: start it, load it, publish it, watch it, restart it when it dies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ _YIELDING_TAKES = 5
 
 @dataclass(frozen=True, slots=True)
 class SupervisorContext:
-    """What all supervisors of a launcher share. incarnations: each is given once; reached: hears milestone, worker."""
+    """What all supervisors of a launcher share. incarnations: each number is given once; reached: hears (milestone,
+    worker).
+    """
 
     options: LaunchOptions
     publisher: MembershipPublisher
@@ -48,9 +50,12 @@ class SupervisorContext:
 
 
 class WorkerSupervisor:
-    """Runs from its construction to `stop`, on a thread of its own: which also is the parent that its workers die
-    with (PR_SET_PDEATHSIG). joins: the deployment serves already. `up`: set once it has served, or failed to with
-    `failure`."""
+    """Runs from construction to `stop` on a thread of its own, which is also the parent with which its workers die
+    (PR_SET_PDEATHSIG).
+
+    joins: the deployment serves already.
+    up: set once the worker has served, or failed to with `failure`.
+    """
 
     def __init__(self, name: str, pin: WorkerPlace, context: SupervisorContext, *, joins: bool) -> None:
         self.name = name
@@ -78,7 +83,7 @@ class WorkerSupervisor:
             return self._status
 
     def terminate(self) -> None:
-        """No life follows; the present one is asked to end. Returns at once."""
+        """Asks the present incarnation to end, and begins no other. Returns at once."""
         self._closing.set()
         with self._lock:
             process = self._process
@@ -86,7 +91,7 @@ class WorkerSupervisor:
             process.terminate()
 
     def leave(self) -> None:
-        """`stop`, of a worker that nobody needs any more: routers are told first, and hang up."""
+        """Stops a worker that nobody needs any more: tells routers first, which hang up."""
         self._closing.set()
         with self._lock:
             process = self._process
@@ -95,7 +100,7 @@ class WorkerSupervisor:
         self.stop()
 
     def stop(self) -> None:
-        """`terminate`, and returns when nothing is left of it."""
+        """Does as `terminate`, and returns when nothing is left of the worker."""
         self.terminate()
         grace_s = self._context.options.stop_grace_s
         with self._lock:
@@ -177,7 +182,9 @@ class WorkerSupervisor:
             backoff = min(2 * backoff, options.backoff_max_s)
 
     def _spawn(self) -> WorkerLife | None:
-        """None once the supervisor closes: decided under the lock, so that `terminate` sees every process there is."""
+        """Begins an incarnation; None if the supervisor is closing. Decided under the lock, so that `terminate` sees
+        every process.
+        """
         incarnation = next(self._context.incarnations)
         yielding = self._may_yield()
         with self._lock:
@@ -198,7 +205,7 @@ class WorkerSupervisor:
         return self._process
 
     def _bring_up(self, process: WorkerLife) -> WorkerEndpoint:
-        """Returns when it is in the directory."""
+        """Brings the worker up. Returns when it is in the directory."""
         options, publisher = self._context.options, self._context.publisher
         ready = process.wait_ready(options.ready_timeout_s * (_YIELDING_TAKES if self._may_yield() else 1))
         self._note(state=WorkerState.LOADING, pid=ready.pid, target=ready.target, pin=process.place)
@@ -232,7 +239,7 @@ class WorkerSupervisor:
         return endpoint
 
     def _check_identity(self, endpoint: WorkerEndpoint, deadline: Deadline) -> None:
-        """Raises NumericsMismatch where its bits would be others, before it loads for nothing."""
+        """Raises NumericsMismatch if the worker would compute other bits, before it loads in vain."""
         peer = f"worker {endpoint.name}"
         left_s = deadline.bound(STATUS_TIMEOUT_S, self._context.clock)
         said = ask_status(endpoint.target, peer, left_s, security=endpoint.security)
@@ -248,7 +255,9 @@ class WorkerSupervisor:
         return Wanted(endpoint.name, endpoint.incarnation, experts, epoch, identities)
 
     def _minding(self, endpoint: WorkerEndpoint) -> Callable[[expert_pb2.StatusReply], str]:
-        """What is done with each status of a serving life; gives the reason to end that life, if there is one."""
+        """Returns what to do with each status of a serving worker; that returns the reason to end the worker, or
+        nothing.
+        """
         context = self._context
         mender = Mender(
             endpoint,
@@ -278,7 +287,7 @@ class WorkerSupervisor:
         self._note(mends=mended.times, last_mend=mended.last)
 
     def _load(self, endpoint: WorkerEndpoint, deadline: Deadline, taken_over: bool) -> None:
-        """Until it holds what the placement gives it, however often that changes meanwhile."""
+        """Loads until the worker holds what the placement gives it, however often that changes meanwhile."""
         loaded: frozenset[ExpertId] = frozenset()
         if taken_over:
             left_s = deadline.bound(STATUS_TIMEOUT_S, self._context.clock)
@@ -305,7 +314,7 @@ class WorkerSupervisor:
         self._context.progress(self.name, step.experts_done, step.experts_total, step.bytes_done)
 
     def _may_yield(self) -> bool:
-        """Whether others run that it must not disturb: not while experts of its own are held by nobody."""
+        """Whether it must not disturb other running workers. It may, if nobody holds some of its experts."""
         if self._hurry or (not self._joins and not self.up.is_set()):
             return False
         membership = self._context.publisher.current
