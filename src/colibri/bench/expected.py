@@ -1,4 +1,4 @@
-"""Expected answers for an oracle: from the file that keeps them, the rest from an engine without workers."""
+"""Find the expected answers for an oracle: in the file that keeps them, the rest from an engine without workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STDERR_BYTES = 4000
 
 @dataclass(frozen=True, slots=True)
 class OracleSource:
-    """model: the checkpoint that the server serves; cache: file of answers. threads None: the machine's."""
+    """model: the checkpoint that the server serves. cache: file of answers. threads: None: the machine's."""
 
     model: Path
     cache: Path
@@ -35,7 +35,7 @@ class OracleSource:
 
 
 def default_cache(home: Path, model_hash: str) -> Path:
-    """A file per model under Colibri's home."""
+    """Returns the file of a model under Colibri's home."""
     return home / "oracle" / f"{model_hash[:32]}.jsonl"
 
 
@@ -46,10 +46,12 @@ def expected_answers(
     requests: Iterable[LoadRequest],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Oracle:
-    """An oracle that knows the answers to `requests`. progress: answers computed, of how many.
+    """Returns an oracle that knows the answers to `requests`.
 
-    Raises NumericsMismatch when the engine here computes other bits than the judged server by their ids,
-    ColibriError when it fails.
+    progress: called with (answers computed, all).
+
+    Raises NumericsMismatch if, by their ids, the engine here computes other bits than the judged server;
+    ColibriError if it fails.
     """
     file = AnswerFile(source.cache)
     oracle = Oracle(judge, file.read())

@@ -1,5 +1,7 @@
-"""Measures decode and prefill: rounds of requests of random token ids through a deployment's engine, and the time of
-each phase between two snapshots of its counters."""
+"""Measure decode and prefill: rounds of requests with random token ids through a deployment's engine.
+
+The time of each phase is the difference of two snapshots of the engine's counters.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ _FIRST_ORDINARY_ID = 3
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """tokens_s: of each round; seconds: name of a phase -> its sum over all rounds; steps: engine steps of them."""
+    """tokens_s: of each round. seconds: phase -> its sum over all rounds. steps: engine steps of all rounds."""
 
     tokens_s: tuple[float, ...]
     seconds: Mapping[str, float]
@@ -94,8 +96,9 @@ def headline(deployment: Deployment) -> str:
 
 
 def measure_prefill(deployment: Deployment, tokens: int, rounds: int) -> Measured:
-    """Prompt tokens per second until the first token, one prompt at a time. Raises InvalidInput where it does not
-    fit the model or the cache."""
+    """Measures prompt tokens per second until the first token, one prompt at a time. Raises InvalidInput if it does
+    not fit the model or the cache.
+    """
     found: list[float] = []
     _round(deployment, [_request(deployment, tokens, 1, "warm-up", 0)])
     before = _counters(deployment)
@@ -108,8 +111,12 @@ def measure_prefill(deployment: Deployment, tokens: int, rounds: int) -> Measure
 
 
 def measure_decode(deployment: Deployment, prompt: int, new: int, batch: int, rounds: int) -> Measured:
-    """Tokens per second of `batch` sequences together while all of them decode. `new`: tokens of each after its
-    first. Raises ConfigError where that is over too soon to be measured."""
+    """Measures tokens per second of `batch` sequences together while all of them decode.
+
+    new: tokens of each after its first.
+
+    Raises ConfigError if that is over too soon to be measured.
+    """
     page, held = deployment.engine.options.kv_page, deployment.engine.options.kv_tokens
     needed = batch * page * -(-(prompt + new + 1) // page)
     if needed > held:

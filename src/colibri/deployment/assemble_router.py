@@ -123,7 +123,7 @@ def _assembled(
     mixes = [Mix(numerics, numerics.id)]
 
     def place_workers(ids: Mapping[str, str]) -> Placement:
-        """ids: as the workers that were found say them."""
+        """Returns the placement over the workers found. ids: each worker's own expert_numerics_id, by name."""
         if options.mixed_numerics:
             mixes.append(attached_mix(numerics, ids, config.experts))
         for line in mixes[-1].lines(list(ids)):

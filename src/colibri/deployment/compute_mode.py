@@ -1,4 +1,4 @@
-"""Which compute mode a model runs in, and what a mode that it was not made for costs."""
+"""Choose the compute mode of a model, and say what a mode costs that the model was not made for."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from colibri.models.model import Model, check_mode, default_mode
 
 
 def choose_mode(model: Model, asked: str | None, log: Callable[[str], None]) -> ComputeMode:
-    """`asked`, else bf16 for bf16 checkpoints and for packs without fp16 and fp32 matrices, fp32 for others.
+    """Returns `asked`, else bf16 for bf16 checkpoints and for packs without fp16 and fp32 matrices, fp32 for others.
 
-    bf16 mode rounds the weights of other checkpoints; then the error is measured on one expert and said. Raises
+    bf16 mode rounds the weights of other checkpoints; the error is then measured on one expert and logged. Raises
     ConfigError for a mode that a pack was not made for.
     """
     if asked is None:

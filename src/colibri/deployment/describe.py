@@ -1,4 +1,4 @@
-"""What a deployment consists of, for people."""
+"""Describe a deployment for people."""
 
 from __future__ import annotations
 

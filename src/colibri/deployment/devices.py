@@ -1,5 +1,4 @@
-"""Where the workers of a deployment compute, and how many there are: whether that can be had, and which experts'
-numerics follow from it."""
+"""Decide where a deployment's workers compute, how many there are, and which numerics their experts have."""
 
 from __future__ import annotations
 
@@ -18,10 +17,14 @@ from colibri.numerics_homes import OPTION
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What is asked about devices. gpus: on this machine's bus; require: raises DeviceError where no GPU can be used
-    from here; may_use: whether this process may use the card at an address; family: of that card, as its numerics id
-    names it. elsewhere: where others place the workers, how many could have a GPU there, counted when it is asked for;
-    None: they are this machine's."""
+    """The devices to choose from.
+
+    gpus: on this machine's bus.
+    require: raises DeviceError if no GPU can be used from here.
+    may_use: whether this process may use the card at an address.
+    family: of that card, as its numerics id names it.
+    elsewhere: if others place the workers, counts how many could have a GPU there; None: they are this machine's.
+    """
 
     gpus: Sequence[Gpu]
     require: Callable[[], None] = require_cuda
@@ -32,7 +35,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """pinning: with `auto` decided; gpus: that workers of this machine may have, in the order of the bus."""
+    """What was decided. pinning: with `auto` resolved; gpus: that workers of this machine may have, in the order of
+    the bus.
+    """
 
     pinning: PinningOptions
     workers: int
@@ -47,9 +52,10 @@ def settle_devices(
     machine: Machine,
     log: Callable[[str], None],
 ) -> Settled:
-    """workers: None: one for each GPU where they have GPUs, one for each device where several are named, else `usual`.
+    """Resolves the devices. Raises ConfigError, naming the option, for devices that the workers cannot have.
 
-    Raises ConfigError, naming the option, for devices that the workers cannot have."""
+    workers: None: one per GPU if they have GPUs, one per device if several are named, else `usual`.
+    """
     devices, bus = options.devices, tuple(machine.gpus)
     asked = ",".join(devices)
     if devices == (CPU,):
@@ -90,7 +96,7 @@ def settle_devices(
 
 
 def check_int4(int4_on: str | None, devices: Sequence[str], experts: str) -> None:
-    """devices: settled; experts: their format. Raises ConfigError where the option would do nothing."""
+    """Raises ConfigError if --int4-on would do nothing. devices: resolved; experts: their format."""
     if int4_on is None:
         return
     if all(device == CPU for device in devices):
@@ -101,8 +107,14 @@ def check_int4(int4_on: str | None, devices: Sequence[str], experts: str) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the command line says of the workers' kinds. backend: of all; backends: by worker, of others; experts_on:
-    'cuda/FAMILY', int4_on: as they stand there; mixed: whether they may be of several."""
+    """What the command line says of the workers' numerics.
+
+    backend: of all workers.
+    backends: by worker, of those with another one.
+    experts_on: 'cuda/FAMILY', as on the command line.
+    int4_on: as on the command line.
+    mixed: they may differ.
+    """
 
     backend: str
     backends: Mapping[str, str] = field(default_factory=dict)
@@ -117,7 +129,7 @@ Kind = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class WorkerKinds:
-    """usual: of this process where there are no workers, and of those that join; workers: by name."""
+    """usual: of this process if there are no workers, and of workers that join. workers: by name."""
 
     usual: Kind
     workers: Mapping[str, Kind]
@@ -130,10 +142,15 @@ def worker_kinds(
     asked: Asked,
     family: Callable[[str], str] = family_at,
 ) -> WorkerKinds:
-    """options: settled. names: of the workers; places: theirs; none where others place them.
+    """Returns each worker's backend and family.
 
-    Raises ConfigError where it cannot be told, for GPUs of several families, and for workers of several kinds that
-    nobody asked for, or that were asked for and are not there."""
+    options: resolved.
+    names: of the workers.
+    places: their pinnings; none if others place them.
+
+    Raises ConfigError if this cannot be told, for GPUs of several families, and for workers that differ although
+    nobody asked for that, or do not differ although somebody did.
+    """
     on_gpu = all(device != CPU for device in options.devices)
     if asked.experts_on is not None and all(device == CPU for device in options.devices):
         raise ConfigError("--experts-on", "--device cuda beside it", asked.experts_on)
@@ -167,7 +184,9 @@ def worker_kinds(
 
 
 def _family(gpus: Sequence[str], asked: Asked, family: Callable[[str], str]) -> str:
-    """Of all the GPUs, with what int4_on adds to it. gpus: addresses, none where they are other hosts'."""
+    """Returns the family of all the GPUs, with what int4_on adds to it. gpus: addresses; none if they are other
+    hosts'.
+    """
     suffix = INT4_ON_CPU if asked.int4_on == "cpu" else ""
     named = None if asked.experts_on is None else asked.experts_on.partition("/")[2]
     if named is not None:
@@ -222,7 +241,7 @@ def _automatic(
 
 
 def _usable(machine: Machine) -> tuple[Gpu, ...]:
-    """A container shows the whole bus, and lets its processes use some of the cards."""
+    """Returns the cards that this process may use. A container shows the whole bus but allows only some cards."""
     return tuple(gpu for gpu in machine.gpus if machine.may_use(gpu.address))
 
 

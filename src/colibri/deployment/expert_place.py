@@ -1,4 +1,4 @@
-"""Where one worker that was started by itself is put: what its options ask for, checked against the machine."""
+"""Pin one worker that was started by itself, as its options say, checked against the machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TRIES = 64
 
 @dataclass(frozen=True, slots=True)
 class PlaceWish:
-    """As on the command line. cpus: None: to be chosen; numa_node, cpu_threads: None: auto."""
+    """The options, as on the command line. cpus: None: chosen here; numa_node, cpu_threads: None: auto."""
 
     cpus: Sequence[int] | None = None
     numa_node: int | None = None
@@ -35,10 +35,10 @@ def expert_place(
     roots: Roots | None = None,
     measure: Measure = measure_read_bandwidth,
 ) -> tuple[WorkerPlace, str]:
-    """The place, and what is to be said of one that spans nodes (empty: it does not).
+    """Returns the pinning, and a description of it if it spans nodes (empty: it does not).
 
-    Raises ConfigError for CPUs and nodes that this machine has not, PinningRefused for a place that spans nodes and for
-    CPUs that other workers have, where that was not allowed.
+    Raises ConfigError for CPUs and nodes that this machine does not have, PinningRefused for a pinning that spans
+    nodes and for CPUs that other workers have, unless that was allowed.
     """
     roots = Roots() if roots is None else roots
     if wish.cpus is not None:

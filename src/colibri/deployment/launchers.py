@@ -1,4 +1,4 @@
-"""Which launcher keeps a deployment's workers: subprocesses of this machine, or Ray on the hosts of a cluster."""
+"""Choose the launcher: subprocesses of this machine, or Ray on the hosts of a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from colibri.placement import Placement
 
 
 def gpu_workers(ray: RayOptions, log: Callable[[str], None]) -> int:
-    """How many workers could have a GPU of their own on Ray's hosts. Raises ColibriError where none could in time."""
+    """Returns how many workers could have a GPU of their own on Ray's hosts. Raises ColibriError if none could in
+    time.
+    """
     from colibri.cluster.ray.gpus import count_gpu_workers
     from colibri.cluster.ray.session import connect, living_nodes
 
@@ -39,8 +41,13 @@ def make_launcher(
     milestone: Callable[[str], None],
     log: Callable[[str], None],
 ) -> Launcher:
-    """ray: None: local. pins: of local workers; on other hosts the actors settle them, as `seating` asks. replicas: an
-    expert's, on so many different hosts. on_gpu: each worker has a GPU. Ray is imported only if it is asked for."""
+    """Returns the launcher.
+
+    ray: None: this machine. Ray is imported only if it is asked for.
+    pins: of local workers; on other hosts the actors choose, as `seating` asks.
+    replicas: of an expert, on that many hosts.
+    on_gpu: each worker has a GPU.
+    """
     if ray is None:
         return LocalLauncher(options, placement, pins, progress=progress, milestone=milestone, log=log)
     from colibri.cluster.ray.launcher import RayLauncher

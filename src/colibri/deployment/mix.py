@@ -1,5 +1,6 @@
-"""Of which numerics the experts of a deployment are, where its workers may be of several kinds: which expert belongs to
-which, what the whole is called, and what is said about it."""
+"""Decide the numerics of a deployment's experts if its workers may differ: each expert's home, the id of the whole,
+and what the operator is told.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +18,29 @@ from colibri.placement import Placement, spread
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """numerics: of all experts together; usual: the id that a worker is to have unless `homes` says another; homes:
-    None: all have that one."""
+    """The numerics of a deployment.
+
+    numerics: of all experts together.
+    usual: the id that a worker must have unless `homes` gives another.
+    homes: None: all workers have `usual`.
+    """
 
     numerics: ExpertNumerics | MixedNumerics
     usual: str
     homes: NumericsHomes | None = None
 
     def spread(self, layers: int, experts: int, workers: Sequence[str], replicas: int = 1) -> Placement:
-        """The first placement. Raises InvalidInput for more replicas than a kind has workers."""
+        """Returns the first placement. Raises InvalidInput for more replicas than an id has workers."""
         if self.homes is None:
             return spread(layers, experts, workers, replicas)
         return spread_by_home(layers, workers, self.homes, replicas)
 
     def identities(self, model_hash: str, pack_hash: str) -> Identities:
-        """What every worker must say of itself."""
+        """Returns what every worker must report of itself."""
         return Identities(model_hash, pack_hash, self.usual, {} if self.homes is None else self.homes.workers)
 
     def lines(self, workers: Sequence[str]) -> list[str]:
-        """What an operator must know of it at the start."""
+        """Returns what an operator must know at the start."""
         if self.homes is None:
             return []
         counts = Counter(self.homes.experts)
@@ -51,15 +56,22 @@ class Mix:
 
 
 def mix_of(numerics: Callable[[Kind], ExpertNumerics], workers: WorkerKinds, experts: int) -> Mix:
-    """numerics: of the model's experts on a kind. Raises InvalidInput for fewer experts than kinds."""
+    """Returns the numerics of new workers. Raises InvalidInput for fewer experts than ids.
+
+    numerics: of the model's experts on a backend and family.
+    """
     by_worker = {name: numerics(kind) for name, kind in workers.workers.items()}
     return _mix(by_worker, numerics(workers.usual), experts)
 
 
 def attached_mix(own: ExpertNumerics, ids: Mapping[str, str], experts: int) -> Mix:
-    """Of workers that run already. own: what this router would expect of all of them; ids: as they say, by name.
+    """Returns the numerics of workers that run already.
 
-    Raises ConfigError where they are of one kind, or could not serve one router together."""
+    own: what this router would expect of all of them.
+    ids: each worker's own id, by name.
+
+    Raises ConfigError if they do not differ, or could not serve one router together.
+    """
     by_worker = {}
     for name, text in ids.items():
         try:

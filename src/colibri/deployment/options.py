@@ -1,4 +1,4 @@
-"""What a deployment is asked for."""
+"""The options of a deployment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that every assembly has: places on this machine, the process's own backend, connections to workers."""
+"""Parts that every assembly needs: pinnings on this machine, the process's own backend, connections to workers."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from colibri.wire.limits import FrameLimits
 def machine_places(
     backend: str, threads: int | None, options: PinningOptions, log: Callable[[str], None], topology: Topology
 ) -> Places:
-    """Plans for any number of workers on the machine as this process may use it now. The reference backend has one
-    thread."""
+    """Returns a planner for any number of workers on this machine as this process may use it. The reference backend
+    has one thread.
+    """
     return Places(topology, options, threads_of(backend, threads), host_locks(os.environ), log)
 
 
@@ -39,7 +40,7 @@ def threads_of(backend: str, threads: int | None) -> int | None:
 
 
 def open_backend(name: str, plan: PinningPlan) -> Backend:
-    """This process's own backend. Raises ConfigError for what it cannot honour."""
+    """Opens this process's own backend. Raises ConfigError for options that it cannot satisfy."""
     cpus = plan.coordinator_cpus if name == "cpu" else None
     try:
         return make_backend(name, threads=plan.coordinator_threads, cpus=cpus)
@@ -48,7 +49,7 @@ def open_backend(name: str, plan: PinningPlan) -> Backend:
 
 
 def gate_precision(name: str, backend: str) -> GatePrecision:
-    """Raises ConfigError for one that the backend does not have."""
+    """Raises ConfigError for a precision that the backend does not have."""
     if backend == "cuda" and name != GatePrecision.FP32.value:
         raise ConfigError("--router-precision", "fp32, the only one of the cuda backend", name)
     return GatePrecision(name)

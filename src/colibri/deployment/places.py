@@ -1,4 +1,4 @@
-"""Where workers are put on this machine: what options ask for, over what the machine has and others use of it."""
+"""Pin workers on this machine: what options ask for, what the machine has, and what others use of it."""
 
 from __future__ import annotations
 
@@ -43,8 +43,11 @@ class Places:
         self._measure = measure
 
     def first(self, workers: int, names: Sequence[str] | None = None) -> PinningPlan:
-        """For the workers that a deployment starts with. workers: as the command line asks; names: of those that start,
-        None: w0 and so on, as many as that."""
+        """Plans for the workers that a deployment starts with.
+
+        workers: as the command line asks.
+        names: of those that start; None: w0 and so on, as many as `workers`.
+        """
         for name, values in (
             ("--numa-node", self._options.numa_nodes),
             ("--cpu-threads", self._options.cpu_threads),
@@ -63,7 +66,7 @@ class Places:
         return plan
 
     def joining(self, present: Sequence[WorkerPlace], names: Sequence[str]) -> tuple[WorkerPlace, ...]:
-        """For workers (w0 ...) that join those that there are: one that comes back has what the options say of it."""
+        """Plans for workers that join those present. A worker that comes back gets what the options say of it."""
         wanted = self._wanted(_numbers(names))
         places = when_free(
             self._locks, lambda taken: plan_joining(self._topology, replace(wanted, taken=taken), present)
@@ -99,7 +102,7 @@ def when_free(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> _Planned:
-    """`plan` of the CPUs that others have; while it refuses, and others have some, again for a moment."""
+    """Returns `plan` of the CPUs that others have. If it refuses and others have some, tries again for a moment."""
     until = clock() + _FREE_S
     while True:
         taken = locks.taken()
@@ -116,13 +119,15 @@ def _numbers(names: Sequence[str]) -> list[int]:
 
 
 def _cards(devices: Sequence[str], numbers: Sequence[int]) -> tuple[int | None, ...]:
-    """N of each 'cuda:N'; None for others."""
+    """Returns N of each 'cuda:N'; None for others."""
     cards = [int(device.removeprefix("cuda:")) if ":" in device else None for device in devices]
     return _each(cards, numbers)
 
 
 def _on_cpu(devices: Sequence[str], numbers: Sequence[int]) -> frozenset[int]:
-    """Positions of those that get no GPU; where some of those named are on CPUs, so are all beyond them."""
+    """Returns the positions of workers without a GPU. If some named devices are CPUs, all workers beyond the names are
+    on CPUs too.
+    """
     named = [device == CPU for device in devices]
     if len(named) == 1 or not any(named):
         return frozenset()
@@ -136,7 +141,9 @@ def _spelled(values: Sequence[int | None]) -> str:
 
 
 def _each(values: Sequence[int | None], numbers: Sequence[int]) -> tuple[int | None, ...]:
-    """Of the workers with these numbers: one value stands for all; those beyond the end of several have none."""
+    """Returns the values of the workers with these numbers. One value stands for all; workers beyond several values
+    have none.
+    """
     if len(values) == 1:
         return tuple(values) * len(numbers)
     return tuple(values[number] if number < len(values) else None for number in numbers)

@@ -1,4 +1,4 @@
-"""How a deployment tells of its start and its life: callbacks, and what they are where nobody listens."""
+"""Callbacks by which a deployment reports its start and its life, and their defaults."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def to_logging(line: str) -> None:
 
 
 def no_progress(task: str, done: int, total: int) -> None:
-    """Drops it."""
+    """Ignores progress."""
 
 
 def no_milestone(phase: str) -> None:
-    """Drops it."""
+    """Ignores a milestone."""

@@ -25,7 +25,7 @@ from colibri.router_service.router import MoeRouter
 
 
 def routed_otherwise(router: MoeRouter) -> str:
-    """How often a narrower precision chose otherwise than fp32 so far; empty where there is nothing to tell."""
+    """Says how often a narrower gate precision has chosen otherwise than fp32; empty if there is nothing to say."""
     times = router.times()
     if router.precision is GatePrecision.FP32 or not times.rows:
         return ""
@@ -69,7 +69,7 @@ class Deployment:
         return [] if self.launcher is None else [status.name for status in self.launcher.status()]
 
     def content_digest(self) -> str:
-        """Of every weight as it was read; empty until all experts were."""
+        """The digest of every weight as it was read; empty until all experts were."""
         found = self.launcher
         experts = noted_experts(self.model)[0] if found is None else found.publisher.contents.known()
         return content_digest(self.model, experts)
@@ -96,11 +96,11 @@ class Deployment:
         return OperatorServicer(sources, self.manager)
 
     def spell(self, token: int) -> str:
-        """How a token reads, escaped; empty without a tokenizer."""
+        """Returns how a token reads, escaped; empty without a tokenizer."""
         return "" if self.tokenizer is None else repr(self.tokenizer.decode([token], skip_special=False))
 
     def close(self, grace_s: float = 0.0) -> None:
-        """Requests that run may go on for `grace_s` seconds; then the engine ends, and what it stood on."""
+        """Gives running requests `grace_s` seconds, then ends the engine and what it stands on."""
         with self.undo:
             self.engine.close(grace_s)
             told = routed_otherwise(self.router)
@@ -108,7 +108,7 @@ class Deployment:
                 self.log(told)
 
     def abandon(self) -> None:
-        """For a signal handler, right before this process ends: takes no lock."""
+        """Ends it from a signal handler, right before this process ends: takes no lock."""
         if self.launcher is not None:
             self.launcher.abandon()
 

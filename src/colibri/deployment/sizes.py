@@ -1,4 +1,4 @@
-"""Bytes for people."""
+"""Write numbers of bytes for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With which workers and which placement a deployment starts: as the command line asks, or as it was left."""
+"""Decide with which workers and which placement a deployment starts: as the command line asks, or as it was left."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from colibri.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """names: of the workers that start; desired: as it was left, None: as the command line says; store: None: nothing
-    is kept."""
+    """names: of the workers that start. desired: as it was left; None: as the command line says. store: None: nothing
+    is kept.
+    """
 
     names: tuple[str, ...]
     asked: Asked
@@ -27,7 +28,7 @@ class Start:
 
     @property
     def placement(self) -> Placement | None:
-        """None: to be made anew."""
+        """The placement to start with; None: make a new one."""
         desired = self.desired
         if desired is None:
             return None
@@ -47,8 +48,11 @@ def start_of(
     mixed: bool,
     log: Callable[[str], None],
 ) -> Start:
-    """workers, replicas: as the command line asks; shape: the model's (layers, experts). Raises ColibriError where the
-    kept state cannot be read."""
+    """Returns the start. Raises ColibriError if the kept state cannot be read.
+
+    workers, replicas: as the command line asks.
+    shape: the model's (layers, experts).
+    """
     asked = Asked(workers, replicas)
     names = tuple(f"w{index}" for index in range(workers))
     store = state.store if workers else None

@@ -1,4 +1,4 @@
-"""Makes one scheduled event happen, on whom its own draw decides, and says how it is undone."""
+"""Make one scheduled event happen, to the victim that its own draw chooses, and say how it is undone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHANGE_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """undo: None where there is nothing to undo; returns what to note."""
+    """An event that was done. undo: None if there is nothing to undo; returns what to note."""
 
     worker: str
     text: str
@@ -30,8 +30,10 @@ class Done:
 
 
 class Injector:
-    """`act` raises ColibriError for what could not be done; nothing is in force then. quality: of the links
-    when nobody makes them worse."""
+    """Makes events happen. `act` raises ColibriError if it fails, and then nothing is in force.
+
+    quality: of the links while nobody makes them worse.
+    """
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class Injector:
         return self._link(event, worker)
 
     def _choose(self, event: Scheduled) -> pb.WorkerInfo:
-        """The named worker, or one that serves and that the router uses."""
+        """Returns the named worker, or one that serves and that the router uses."""
         status = self._operator.status()
         if event.spec.worker != ANY:
             return find(status, event.spec.worker)
@@ -135,8 +137,9 @@ class Move:
 
 
 def choose_move(status: pb.ClusterStatusReply, event: Scheduled) -> Move:
-    """An expert, a serving worker that does not hold it, and a holder that gives it up. Raises ColibriError
-    when every worker holds everything."""
+    """Returns an expert, a serving worker that does not hold it, and a holder that gives it up. Raises ColibriError if
+    every worker holds everything.
+    """
     draw, spec = random.Random(event.draw), event.spec
     held = {worker.name: set(worker.held) for worker in serving(status)}
     experts = sorted(set().union(*held.values()), key=lambda text: tuple(map(int, text.split(":"))))

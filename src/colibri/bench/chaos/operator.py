@@ -1,4 +1,4 @@
-"""What a deployment says of itself, as a chaos run reads it."""
+"""Read what a deployment says of itself, for a chaos run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ _UNUSED = frozenset({"lost", "unknown", "ejected", "probing"})
 
 
 def serving(status: pb.ClusterStatusReply) -> list[pb.WorkerInfo]:
-    """Workers that serve, by name."""
+    """Returns the workers that serve, by name."""
     return sorted((w for w in status.workers if w.state == "serving"), key=lambda worker: worker.name)
 
 
 def in_use(status: pb.ClusterStatusReply) -> list[pb.WorkerInfo]:
-    """Workers that serve and that the router uses, by name."""
+    """Returns the workers that serve and that the router uses, by name."""
     return [worker for worker in serving(status) if worker.health not in _UNUSED]
 
 
 def whats_missing(status: pb.ClusterStatusReply) -> str:
-    """Why the deployment is not whole; empty where every worker that should serve does, the router uses it,
-    and no change is under way."""
+    """Says why the deployment is not whole; empty if every worker that should serve does, the router uses it, and no
+    change is in progress.
+    """
     if status.change:
         return f"a change is under way: {status.change}"
     for worker in status.workers:
@@ -40,7 +41,7 @@ def whats_missing(status: pb.ClusterStatusReply) -> str:
 
 
 def find(status: pb.ClusterStatusReply, name: str) -> pb.WorkerInfo:
-    """Raises ColibriError for a name that nobody has."""
+    """Returns a worker by name. Raises ColibriError for an unknown one."""
     for worker in status.workers:
         if worker.name == name:
             return worker

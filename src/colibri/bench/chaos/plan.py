@@ -1,4 +1,4 @@
-"""What a chaos run is to do: immutable, checked, without times of day or names of processes."""
+"""What a chaos run is to do: immutable and checked, without times of day or names of processes."""
 
 from __future__ import annotations
 
@@ -53,8 +53,12 @@ WARM_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LinkQuality:
-    """One direction of a worker's link. delay_s: on top of what the machine takes; loss: share of packets;
-    rate_bits: per second, None: unbounded."""
+    """The quality of one direction of a worker's link.
+
+    delay_s: on top of the machine's own, seconds.
+    loss: share of packets.
+    rate_bits: per second; None: no limit.
+    """
 
     delay_s: float = 0.0
     loss: float = 0.0
@@ -63,11 +67,16 @@ class LinkQuality:
 
 @dataclass(frozen=True, slots=True)
 class EventSpec:
-    """One line of a phase. Exactly one of at_s (seconds from the phase's start) and every_s.
+    """One line of a phase. Exactly one of at_s (seconds from the phase's start) and every_s is set.
 
-    for_s: what was done is undone then. worker: a name or ANY. alone: waits until all workers serve; leaving:
-    until so many others do. The rest belongs to single actions: delay_s, probability: faults; workers: SCALE;
-    layer, expert, to: MOVE (None: drawn); link: LINK.
+    for_s: seconds until it is undone.
+    worker: a name or ANY.
+    alone: wait until all workers serve.
+    leaving: wait until this many other workers serve.
+    delay_s, probability: for faults.
+    workers: for SCALE.
+    layer, expert, to: for MOVE; None: drawn.
+    link: for LINK.
     """
 
     action: Action
@@ -96,8 +105,12 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class ServeSpec:
-    """The server that the tool starts. model: a folder, or "demo"; options: further ones of `colibri serve`.
-    mtls: the server, its workers and the users speak mutual TLS, with a CA of the run's own."""
+    """The server to start.
+
+    model: a folder, or "demo".
+    options: further options of `colibri serve`.
+    mtls: server, workers and users speak mutual TLS, with a CA of this run.
+    """
 
     model: str
     workers: int = 4
@@ -108,7 +121,7 @@ class ServeSpec:
 
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
-    """users: that ask one after another; distinct: requests that differ, then they repeat."""
+    """users: each sends one request after another. distinct: number of different requests; then they repeat."""
 
     users: int = 8
     prompt_tokens: int = 32
@@ -120,15 +133,18 @@ class LoadSpec:
 
 @dataclass(frozen=True, slots=True)
 class NetworkSpec:
-    """Each worker in a namespace of its own. quality: of each direction of each link."""
+    """Puts each worker into a namespace of its own. quality: of each direction of each link."""
 
     quality: LinkQuality = field(default_factory=LinkQuality)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the verdict allows. None: not judged. gap_over_quiet_s: largest gap between tokens of a request
-    over the quiet phase's p99 of them; p99_over_quiet: ratio of the two p99s."""
+    """What the verdict allows. None: not judged.
+
+    gap_over_quiet_s: by how much the largest gap between tokens of a request may exceed the quiet phase's p99.
+    p99_over_quiet: largest ratio of the two p99s.
+    """
 
     failed: int = 0
     wrong: int = 0
@@ -139,7 +155,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """settle_s: how long a deployment may take to be whole again, after an event and at the end."""
+    """A chaos plan. settle_s: how long a deployment may take to be whole again, after an event and at the end."""
 
     seed: int
     quiet_s: float
@@ -151,7 +167,7 @@ class Plan:
     settle_s: float = 60.0
 
     def count(self) -> Mapping[Action, int]:
-        """Lines of the plan by action."""
+        """Counts the lines of the plan by action."""
         found: dict[Action, int] = {}
         for phase in self.phases:
             for event in phase.events:

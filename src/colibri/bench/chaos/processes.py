@@ -1,7 +1,7 @@
-"""Signals to worker processes that are not our children: sent to the very process that was meant, or to none.
+"""Send signals to worker processes that are not our children: to exactly the process that was meant, or to none.
 
-A pid may have been given to somebody else since it was told, so the process is held by a pidfd before its
-command line is compared.
+A process id may have been reused since it was told, so a pidfd holds the process before its command line is
+compared.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from colibri.v1 import operator_pb2 as pb
 
 
 def send(worker: pb.WorkerInfo, number: signal.Signals) -> None:
-    """Raises ColibriError when that life of the worker is over, or its process is not on this machine."""
+    """Sends a signal. Raises ColibriError if that incarnation of the worker is over, or its process is not on this
+    machine.
+    """
     name = f"worker {worker.name}, incarnation {worker.incarnation}"
     try:
         pidfd = os.pidfd_open(worker.pid)

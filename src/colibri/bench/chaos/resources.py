@@ -1,4 +1,4 @@
-"""What a process holds, as the kernel tells it (man 5 proc): must stay flat however often workers die."""
+"""Measure what a process holds, as the kernel tells (man 5 proc). It must stay flat however often workers die."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def held_by(pid: int) -> Held:
 
 
 class Sampler:
-    """Looks once a second, on a thread of its own."""
+    """Samples once a second, on a thread of its own."""
 
     def __init__(self, pid: int, clock: Clock, every_s: float = SAMPLE_S) -> None:
         self._pid = pid
@@ -72,7 +72,7 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> tuple[tuple[float, Held], ...]:
-        """(time, what was held), in order."""
+        """Stops, and returns (time, what was held), in order."""
         self._stopping.set()
         self._thread.join(10.0)
         return tuple(self._samples)
@@ -87,8 +87,10 @@ class Sampler:
 
 
 def growth(samples: Sequence[tuple[float, Held]], share: float = 0.2) -> Mapping[str, float]:
-    """Largest of the last `share` of the samples minus largest of the first: what did not come back. Empty
-    for too few samples."""
+    """Returns the largest of the last `share` of the samples minus the largest of the first: what did not come back.
+
+    Empty if there are too few samples.
+    """
     count = max(3, int(len(samples) * share))
     if len(samples) < 2 * count:
         return {}

@@ -42,10 +42,11 @@ def run_plan(
     tell: Callable[[str], None] = lambda line: None,
     server_log: Callable[[str], None] = lambda line: None,
 ) -> tuple[ChaosResult, Verdict]:
-    """target: a server that runs already, called as `security` says; None: one of our own, which also says of its
-    workers' memory. secret: of that server's workers, for faults.
+    """Runs a plan. Raises ColibriError if it cannot begin, ConfigError if the plan does not say which model answers.
 
-    Raises ColibriError for what cannot begin, ConfigError where the plan does not say which model answers.
+    target: a server that runs already, called as `security` says; None: start one, whose workers' memory is
+        measured too.
+    secret: of that server's workers, for faults.
     """
     spec = plan.serve
     if spec is None:
@@ -98,7 +99,7 @@ def run_plan(
 
 
 def model_folder(name: str) -> Path:
-    """A path, or the demo model, which is made if it is not there."""
+    """Returns a path, or the demo model's, which is made if it is not there."""
     return build_demo_model(colibri_home(os.environ)) if name == "demo" else Path(name)
 
 

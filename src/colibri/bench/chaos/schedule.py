@@ -1,4 +1,4 @@
-"""When which event of a plan happens: a pure function of the plan and its seed."""
+"""Decide when each event of a plan happens: a pure function of the plan and its seed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ MAX_EVENTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """number: from 0, in order of time. at_s: from the start of the run. draw: seeds every choice that can
-    only be made when the event happens (which worker, which expert)."""
+    """An event with its time.
+
+    number: from 0, in order of time.
+    at_s: from the start of the run, seconds.
+    draw: seeds every choice that is made only when the event happens (which worker, which expert).
+    """
 
     number: int
     at_s: float
@@ -25,9 +29,9 @@ class Scheduled:
 
 
 def schedule(plan: Plan) -> tuple[Scheduled, ...]:
-    """All events, in order of time. The quiet phase comes first, the phases one after another.
+    """Returns all events in order of time. The quiet phase comes first, then the phases one after another.
 
-    Each line of the plan draws from a generator of its own, so that a new line moves no other's events.
+    Each line of the plan has a generator of its own, so a new line does not move the events of others.
     """
     found: list[tuple[float, int, str, EventSpec, int]] = []
     start = plan.quiet_s
@@ -45,7 +49,7 @@ def schedule(plan: Plan) -> tuple[Scheduled, ...]:
 
 
 def end_s(plan: Plan) -> float:
-    """When the last phase is over, if nothing had to wait."""
+    """Returns when the last phase ends if nothing has to wait."""
     return plan.quiet_s + sum(phase.duration_s for phase in plan.phases)
 
 

@@ -1,4 +1,4 @@
-"""What the users of a plan ask: a pure function of the plan and of the model's vocabulary."""
+"""Make the requests of a plan's users: a pure function of the plan and of the model's vocabulary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from colibri.client import ModelInfo
 
 
 def workload_of(spec: LoadSpec, model: ModelInfo, seed: int) -> Workload:
-    """`spec.distinct` prompts of random ids, then the same again."""
+    """Returns `spec.distinct` prompts of random ids, which then repeat."""
     return Workload(
         RandomIds(model.vocab, model.eos_ids),
         drawn(Fixed(spec.prompt_tokens), Fixed(spec.output_tokens)),

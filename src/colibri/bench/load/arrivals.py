@@ -1,5 +1,7 @@
-"""When requests are sent. Open loop: at times drawn up front, whatever the server does. Closed loop: N users,
-each asking again as soon as it has its answer; for capacity, since it waits with a server that stalls.
+"""Decide when requests are sent.
+
+Open loop: at times drawn up front, whatever the server does. Closed loop: N users, each of whom asks again as soon
+as the answer came; for capacity, since it waits with a server that stalls.
 """
 
 from __future__ import annotations
@@ -34,8 +36,10 @@ class OpenLoop:
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """users ask one after another until `requests` have been started, `duration_s` is over or the run is
-    stopped. think_s: a user's pause after each answer."""
+    """Users ask one after another until `requests` have been started, `duration_s` is over or the run is stopped.
+
+    think_s: a user's pause after each answer, seconds.
+    """
 
     users: int
     requests: int | None = None
@@ -57,10 +61,11 @@ Arrivals = OpenLoop | ClosedLoop
 
 
 def gamma(rate: float, burstiness: float, seed: int) -> Iterator[float]:
-    """Endless arrival times with gamma-distributed gaps of mean 1 / rate seconds.
+    """Yields endless arrival times with gamma-distributed gaps of mean 1 / rate seconds.
 
-    burstiness is the gamma's shape, as in `vllm bench serve`: 1 is Poisson, below 1 arrivals come in bursts,
-    above 1 more evenly. rate inf: all at once.
+    burstiness: the gamma's shape, as in `vllm bench serve`: 1 is Poisson; below 1 arrivals come in bursts, above 1
+        more evenly.
+    rate: requests per second; inf: all at once.
     """
     if not rate > 0:
         raise ConfigError("rate", "requests per second above 0, or inf", rate)
@@ -77,12 +82,14 @@ def gamma(rate: float, burstiness: float, seed: int) -> Iterator[float]:
 
 
 def poisson(rate: float, seed: int) -> Iterator[float]:
-    """Endless arrival times of a Poisson process of `rate` requests per second."""
+    """Yields endless arrival times of a Poisson process of `rate` requests per second."""
     return gamma(rate, 1.0, seed)
 
 
 def limited(offsets: Iterable[float], requests: int | None, duration_s: float | None) -> OpenLoop:
-    """The first arrivals: at most `requests`, none at or after `duration_s`. One of the two must be given."""
+    """Returns the first arrivals: at most `requests`, and none at or after `duration_s`. One of the two must
+    be given.
+    """
     if requests is None and duration_s is None:
         raise ConfigError("arrivals", "a number of requests or a duration", "neither")
     most = MAX_REQUESTS if requests is None else requests

@@ -1,4 +1,4 @@
-"""What the records of a run mean. Pure.
+"""Compute what the records of a run mean. Pure.
 
 Latencies count from the scheduled time and come from whole answers; failures are counted by kind. Throughput
 divides by the time from the start of the run to the end of its last answer.
@@ -18,7 +18,7 @@ from colibri.bench.load.slo import Slo, meets_all
 
 @dataclass(frozen=True, slots=True)
 class LargestGap:
-    """The longest silence inside an answer, also inside one that failed later."""
+    """The longest silence inside an answer, also one that failed later."""
 
     request: int
     gap: Gap
@@ -26,10 +26,14 @@ class LargestGap:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """failed: by the target, kinds in `errors`, of each kind one message in `messages`; unfinished: the run
-    ended first; unsent: beyond the declared bound of requests in flight. total_input_tokens,
-    total_output_tokens: of whole answers. good: requests that met all SLOs, None without any; judged: those
-    that could have (all but the unfinished).
+    """The figures of a run.
+
+    failed: by the target; `errors` counts them by kind, `messages` has one message per kind.
+    unfinished: the run ended first.
+    unsent: beyond the bound of requests in flight.
+    total_input_tokens, total_output_tokens: of whole answers.
+    good: requests that met all SLOs; None without SLOs.
+    judged: requests that could have met them (all but the unfinished).
     """
 
     duration_s: float

@@ -1,8 +1,7 @@
-"""Answers judged token by token: ids and receipts against those of an engine without workers.
+"""Compare answers with those of an engine without workers, token by token: ids and receipts.
 
-A receipt binds a token to the raw logits behind it and to every token before it, so equal receipts mean
-equal computation. Expected answers are kept in a file, one JSON object a line, keyed by everything that
-decides them.
+A receipt binds a token to its raw logits and to every token before it, so equal receipts mean equal computation.
+Expected answers are kept in a file, one JSON object per line, keyed by everything that decides them.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ _REVISION = 1
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Whose answers are compared. eos_ids: decide only where a request heeds them."""
+    """What the compared answers were computed with. eos_ids: matter only if a request heeds them."""
 
     model_hash: str
     engine_numerics_id: str
     eos_ids: tuple[int, ...]
 
     def key(self, request: LoadRequest) -> str:
-        """Names the answer to `request`: SHA-256 over all that decides its bits and its length."""
+        """Returns the name of the answer to `request`: SHA-256 over all that decides its bits and its length."""
         sampling = request.sampling
         decides = [
             _REVISION,
@@ -61,8 +60,10 @@ class ExpectedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """An answer that is not the expected one. token: the first that differs, or where it ends too early or
-    too late; None: something else differs."""
+    """An answer that differs from the expected one.
+
+    token: the first that differs, or where it ends too early or too late; None: something else differs.
+    """
 
     request: int
     token: int | None
@@ -71,8 +72,9 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class OracleReport:
-    """answers: whole ones compared; partial: of failed requests, judged as far as they go; tokens: compared
-    in both."""
+    """answers: whole answers compared. partial: answers of failed requests, compared as far as they came. tokens:
+    compared in both.
+    """
 
     answers: int
     partial: int
@@ -92,7 +94,7 @@ class Oracle:
         self._answers = dict(answers)
 
     def missing(self, requests: Iterable[LoadRequest]) -> list[LoadRequest]:
-        """Those without an expected answer, each once."""
+        """Returns the requests without an expected answer, each once."""
         found = {self._judge.key(request): request for request in requests}
         return [request for key, request in found.items() if key not in self._answers]
 
@@ -103,7 +105,7 @@ class Oracle:
         return key
 
     def judge(self, record: RequestRecord) -> Wrong | None:
-        """None: every token that came is the expected one, and a whole answer is whole."""
+        """Returns the first difference, or None if every token that came is as expected and a whole answer is whole."""
         expected = self._answers.get(self._judge.key(record.request))
         if expected is None:
             return Wrong(record.index, None, "no expected answer is known")
@@ -128,7 +130,7 @@ class Oracle:
         return None
 
     def judge_all(self, records: Iterable[RequestRecord]) -> OracleReport:
-        """Requests that brought no token and failed are not counted: there is nothing to compare."""
+        """Judges all records. Failed requests without a token are not counted: there is nothing to compare."""
         judged = [record for record in records if record.completed or record.ids]
         verdicts = [self.judge(record) for record in judged]
         return OracleReport(

@@ -1,4 +1,4 @@
-"""What bounds a run, what is seen of it while it lasts, and what it leaves."""
+"""The bounds of a run, its progress, and its result."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from colibri.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """in_flight: requests at once, at most. request_timeout_s: of one answer, from when it is sent.
-    drain_s: for answers that still run after the last request was sent."""
+    """in_flight: most requests at once. request_timeout_s: for one answer, from when it is sent. drain_s: for answers
+        that still run
+    after the last request was sent.
+    """
 
     in_flight: int = 128
     request_timeout_s: float = 120.0

@@ -1,8 +1,8 @@
-"""The event loop's side of a run: requests go out when they are due, and what comes back is kept.
+"""The event loop's side of a run: send requests when they are due, and keep what comes back.
 
-The open loop never waits for answers: each request is a task of its own, sent at its scheduled time. What the
-declared bound of requests in flight does not let through is recorded as BOUND_EXCEEDED, and the run is
-invalid (colibri.bench.load.validity).
+The open loop never waits for answers: each request is a task of its own, sent at its scheduled time. A request that
+the bound of requests in flight does not let through is recorded as BOUND_EXCEEDED, and the run is invalid
+(colibri.bench.load.validity).
 """
 
 from __future__ import annotations
@@ -137,8 +137,7 @@ class Session:
             self.lateness.append(max(0.0, self._clock() - due))
 
     async def _drain(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """Until all are over, at most for the time that `stop` or the limits give them; then they are
-        cancelled."""
+        """Waits until all are over, at most as long as `stop` or the limits allow; then cancels them."""
         began = self._clock()
         pending = set(tasks)
         while pending and self._clock() < (self.drain_until or began + self._limits.drain_s):
@@ -149,7 +148,7 @@ class Session:
             await asyncio.wait(pending, timeout=_END_S)
 
     async def _ask(self, recording: Recording) -> Failure | None:
-        """One request to its end. A cancellation ends it as STOPPED and goes no further."""
+        """Runs one request to its end. A cancellation ends it as STOPPED and goes no further."""
         self._sent += 1
         self._running[recording.index] = recording
         self.peak = max(self.peak, len(self._running))
@@ -181,7 +180,7 @@ class Session:
             self._on_record(record)
 
     async def _sleep_until(self, due: float) -> bool:
-        """Whether the run was told to stop meanwhile."""
+        """Sleeps. Returns whether the run was told to stop meanwhile."""
         while not self._wake.is_set():
             left = due - self._clock()
             if left <= 0:

@@ -39,8 +39,10 @@ class LoadRequest:
 
 
 class Workload:
-    """Requests by number. distinct: they repeat after so many, which bounds what an oracle must compute;
-    None: all differ."""
+    """Requests by number.
+
+    distinct: they repeat after this many, which bounds what an oracle must compute; None: all differ.
+    """
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class Workload:
         self._made: dict[int, LoadRequest] = {}
 
     def request(self, index: int) -> LoadRequest:
-        """The request number `index` of a run. NumPy's generators may draw otherwise in another version."""
+        """Returns request number `index` of a run. Another version of NumPy may draw differently."""
         if self.distinct is None:
             return self._make(index)
         variant = index % self.distinct

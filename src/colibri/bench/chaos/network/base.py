@@ -16,16 +16,17 @@ class Network(Protocol):
     def layout(self) -> Layout: ...
 
     def set_up(self, worker: str, up: bool) -> None:
-        """False: nothing passes in either direction, and nobody is told."""
+        """Raises or cuts a worker's link. Cut: nothing passes in either direction, and nobody is told."""
         ...
 
     def shape(self, worker: str, quality: LinkQuality) -> None:
-        """Of each direction of the worker's link, in place of what it had."""
+        """Sets the quality of each direction of the worker's link."""
         ...
 
     def shape_hub(self, quality: LinkQuality) -> None:
-        """Of the coordinator's own link, which all workers share. A bridge shapes what the coordinator sends
-        there, and nothing that it receives."""
+        """Sets the quality of the coordinator's own link, which all workers share. A bridge shapes only what the
+        coordinator sends.
+        """
         ...
 
     def close(self) -> None: ...
