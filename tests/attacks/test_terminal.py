@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from colibri.cli import terminal
+from colibri.cli.main import main
 from tests.support.terminal import colibri_on_terminal
 from tests.support.tries import Tries
 
@@ -65,3 +71,28 @@ def test_every_control_character(
     kept = "na\u0308ive \u0645\u0631\u062d\u0628\u0627 \U0001f468\u200d\U0001f469\u200d\U0001f467 \u200f"
     assert terminal.shown(kept) == kept
     tries("control characters for a terminal", len(ATTACKS))
+
+
+def test_the_names_of_a_strangers_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tries: Tries
+) -> None:
+    """Whoever makes a certificate writes into it for which hosts it is."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.datetime.now(datetime.UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "alice")])
+    attacks = [attack for attack in ATTACKS if attack.isascii()]
+    for attack in attacks:
+        made = (
+            x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+            .not_valid_before(now)
+            .not_valid_after(now + datetime.timedelta(days=3))
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(f"host{attack}")]), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        (tmp_path / "its.pem").write_bytes(made.public_bytes(Encoding.PEM))
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+        assert main(["certs", "show", str(tmp_path / "its.pem")]) == 0
+        told = capsys.readouterr().out
+        assert "  host" in told
+        assert told.removesuffix("\n").isprintable(), attack
+    tries("control characters for a terminal", len(attacks))

@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from colibri.cli.certs import authority
+    from colibri.cli.terminal import shown
     from colibri.errors import ConfigError
 
     module = authority()
@@ -53,8 +54,9 @@ def run(args: argparse.Namespace) -> int:
         for row in rows:
             left = row["days_left"]
             state = f"EXPIRED {-left:g} days ago" if left <= 0 else f"{left:g} days left"
-            print(
+            line = (
                 f"{row['name']:<{width}}  {row['role']:<11}  {row['not_after'][:10]}  {state:<16}"
-                f"  {', '.join(row['names'])}".rstrip()
+                f"  {', '.join(row['names'])}"
             )
+            print(shown(line.rstrip()))
     return 1 if any(row["days_left"] <= args.within for row in rows) else 0

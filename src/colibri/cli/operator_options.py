@@ -43,7 +43,7 @@ def add_change(parser: argparse.ArgumentParser) -> None:
 
 def carry_out(args: argparse.Namespace, change: Callable[[Operator, float], pb.ChangeProgress]) -> int:
     """Follows a change on stderr and tells its end on stdout. Raises ColibriError for one that was taken back."""
-    from colibri.cli.terminal import say
+    from colibri.cli.terminal import say, shown
     from colibri.client.operator import Operator
 
     told: list[str] = []
@@ -59,5 +59,5 @@ def carry_out(args: argparse.Namespace, change: Callable[[Operator, float], pb.C
     if args.json:
         print(json.dumps({"done": last.done, "text": last.text, "epoch": last.epoch}))
     else:
-        print(f"{last.text}, epoch {last.epoch}")
+        print(shown(f"{last.text}, epoch {last.epoch}"))
     return 0

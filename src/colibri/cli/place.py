@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from colibri.cli.terminal import say
+    from colibri.cli.terminal import say, shown
     from colibri.client.operator import Operator
     from colibri.errors import ConfigError
 
@@ -90,12 +90,14 @@ def run(args: argparse.Namespace) -> int:
     elif args.json:
         print(json.dumps({"done": last.done, "text": last.text, "epoch": last.epoch, "plan": plan}))
     else:
-        print(f"{last.text}, epoch {last.epoch}")
+        print(shown(f"{last.text}, epoch {last.epoch}"))
     return 0
 
 
 def _print(plan: dict[str, Any], as_json: bool) -> None:
-    print(json.dumps(plan) if as_json else "\n".join(_describe(plan)))
+    from colibri.cli.terminal import shown
+
+    print(json.dumps(plan) if as_json else shown("\n".join(_describe(plan))))
 
 
 def _document(plan: pb.PlacementPlan) -> dict[str, Any]:

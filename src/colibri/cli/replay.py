@@ -108,7 +108,9 @@ def check(source: Source, number: int, record: Record, timeout_s: float) -> Verd
 
 
 def _print(verdict: Verdict) -> None:
+    from colibri.cli.terminal import shown
+
     state = "DIFFERS" if verdict.differences else "same"
     print(f"{verdict.number:>6}  {state:<8} {verdict.tokens:>7} tokens", flush=True)
     for line in verdict.differences:
-        print(f"        {line}", flush=True)
+        print(shown(f"        {line}"), flush=True)

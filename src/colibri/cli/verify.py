@@ -76,6 +76,7 @@ def _verify(checkpoint: Checkpoint) -> int:
 
 def _accept(checkpoint: Checkpoint) -> int:
     from colibri.cli.progress import Loading
+    from colibri.cli.terminal import shown
     from colibri.models.digest_book import differences
     from colibri.models.digest_file import read_digests, replace_digests
     from colibri.models.home import colibri_home
@@ -94,7 +95,7 @@ def _accept(checkpoint: Checkpoint) -> int:
         print(f"thrown away: {error}")
         noted = {}
     for piece in differences(noted, found):
-        print(f"changed: {piece_name(piece)}: {noted[piece]} -> {found[piece]}")
+        print(shown(f"changed: {piece_name(piece)}: {noted[piece]} -> {found[piece]}"))
     place = replace_digests(folder, home, found)
     print(f"{folder}: {len(found)} pieces accepted as they are now, noted in {place}")
     return 0
