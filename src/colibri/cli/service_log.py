@@ -74,15 +74,15 @@ class ServiceFormatter(logging.Formatter):
     def __init__(self, verb: str, style: Style) -> None:
         super().__init__()
         self._verb = verb
-        self._style = style
+        self._shape = style
 
     def format(self, record: logging.LogRecord) -> str:
         component, message = self._parts(record)
         trace = "" if record.exc_info is None else self.formatException(record.exc_info)
-        if self._style is Style.PLAIN:
+        if self._shape is Style.PLAIN:
             text = record.getMessage()
             return spelled_out(f"{text}\n{trace}" if trace else text)
-        if self._style is Style.JSON:
+        if self._shape is Style.JSON:
             fields = {"time": utc(record.created), "level": record.levelname, "component": component}
             fields["message"] = message
             request_id = getattr(record, "request_id", "")
