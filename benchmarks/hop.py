@@ -231,11 +231,13 @@ def router_arms(
     identity = RouterIdentity("hop", checkpoint.model_hash(), numerics.id)
 
     def through(kind: LinkKind) -> Callable[[], object]:
-        executor = RemoteExecutor(identity, limits, Directory(membership), link=kind)
+        directory = Directory(membership)
+        executor = RemoteExecutor(identity, limits, directory, link=kind)
         atexit.register(executor.close)
 
         def run() -> object:
-            (result,) = executor.run(0, x, plan, membership, Deadline(), 0).results
+            with directory.reading() as reading:
+                (result,) = executor.run(0, x, plan, reading, Deadline(), 0).results
             if isinstance(result, Exception):
                 raise result
             return result

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from colibri.deadline import Clock, Deadline
 from colibri.errors import Busy, ColibriError, DeadlineExpired, FrameError, InvalidInput, WorkerLost
 from colibri.kernels.api import Array
-from colibri.placement import Directory, Membership
+from colibri.placement import Reading
 from colibri.router_service.connection import SendTimeout
 from colibri.router_service.executor import rows_of
 from colibri.router_service.fleet import Fleet
@@ -41,7 +41,6 @@ class Context:
     """What all exchanges of an executor share. connect_s: longest wait for a worker's first connection, seconds."""
 
     limits: FrameLimits
-    directory: Directory
     fleet: Fleet
     policy: FailoverPolicy
     budget: HedgeBudget
@@ -66,6 +65,7 @@ class Exchange:
         "layer",
         "membership",
         "priority",
+        "reading",
         "tasks",
         "timer",
         "times",
@@ -77,14 +77,16 @@ class Exchange:
         context: Context,
         layer: int,
         x: Array,
-        membership: Membership,
+        reading: Reading,
         deadline: Deadline,
         priority: int,
     ) -> None:
         self.context = context
         self.layer = layer
         self.x = x
-        self.membership = membership
+        self.reading = reading
+        #: The snapshot in use now.
+        self.membership = reading.membership
         self.deadline = deadline
         self.priority = priority
         self.tasks: list[Task] = []

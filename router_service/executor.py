@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from colibri.deadline import Deadline
 from colibri.errors import ColibriError
 from colibri.kernels.api import F32, U32, Array, UnitBatch
-from colibri.placement import Membership, Placement
+from colibri.placement import Membership, Placement, Reading
 from colibri.router_service.plan_types import Dispatch, LayerPlan, OwnerTable
 from colibri.router_service.stats import ExchangeTimes, Recorder
 
@@ -31,13 +31,13 @@ class PartResult:
 
 
 class Answers(NamedTuple):
-    """One result per dispatch of `plan`, in the same order. An error concerns its dispatch alone.
+    """One result per dispatch of the layer's plan, in the same order. An error concerns its dispatch alone.
 
-    plan: the layer's plan; failed dispatches are replaced by those that were sent elsewhere.
+    changed: the plan that the results answer, where recovery sent some units elsewhere; None: the plan as it was given.
     """
 
-    plan: LayerPlan
     results: list[PartResult | ColibriError]
+    changed: LayerPlan | None = None
 
 
 class ExpertExecutor(Protocol):
@@ -57,7 +57,7 @@ class ExpertExecutor(Protocol):
         layer: int,
         x: Array,
         plan: LayerPlan,
-        membership: Membership,
+        reading: Reading,
         deadline: Deadline,
         priority: int,
     ) -> Answers:
@@ -65,6 +65,7 @@ class ExpertExecutor(Protocol):
         bounded.
 
         x: [rows, hidden] in the row dtype.
+        reading: of the snapshot that the plan was made for.
         """
         ...
 
@@ -109,7 +110,7 @@ class LocalExecutor:
         layer: int,
         x: Array,
         plan: LayerPlan,
-        membership: Membership,
+        reading: Reading,
         deadline: Deadline,
         priority: int,
     ) -> Answers:
@@ -129,7 +130,7 @@ class LocalExecutor:
         self._times.add(
             ExchangeTimes(1, messages, failed_messages=failed, wait_s=spent, worker_compute_s=spent)
         )
-        return Answers(plan, results)
+        return Answers(results)
 
     def times(self) -> ExchangeTimes:
         return self._times.snapshot()

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from colibri.errors import Busy, ColibriError, DeadlineExpired, WorkerLost
-from colibri.placement import Membership
 from colibri.router_service.exchange import Exchange, NotConnected
 from colibri.router_service.plan_types import NOBODY
 from colibri.router_service.replan import replan
@@ -34,7 +33,7 @@ _RETRY_AFTER_S = 1.0
 
 
 class Recovery:
-    """Settles all tasks of an exchange. `entered`: memberships that it began to use; the caller must leave them."""
+    """Settles all tasks of an exchange."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -44,7 +43,6 @@ class Recovery:
         self._turn = 0
         self._again = False
         self._counted_wait = False
-        self.entered: list[Membership] = []
 
     def run(self) -> None:
         tasks = self._exchange.tasks
@@ -283,10 +281,8 @@ class Recovery:
 
     def _routes(self) -> Routes:
         """Returns the routes by the newest membership, which this exchange then uses until its end."""
-        exchange, directory = self._exchange, self._context.directory
-        if directory.current() is not exchange.membership:
-            exchange.membership = membership = directory.enter()
-            self.entered.append(membership)
+        exchange = self._exchange
+        exchange.membership = exchange.reading.newest()
         return self._fleet.routes(exchange.membership)
 
     def _find(self, task: Task, routes: Routes, usable: Callable[[int], int | None]) -> dict[int, int]:

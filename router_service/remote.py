@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from colibri.deadline import Clock, Deadline
 from colibri.errors import ColibriError, InvalidInput, WorkerLost
 from colibri.kernels.api import Array
-from colibri.placement import Directory, Membership
+from colibri.placement import Directory, Membership, Reading
 from colibri.router_service.connections import connector
 from colibri.router_service.exchange import Context, Exchange
 from colibri.router_service.executor import Answers
@@ -78,7 +78,7 @@ class RemoteExecutor:
         self._fleet = Fleet(directory, policy, self._happened, keeper.start, clock)
         budget = HedgeBudget(policy.hedge_budget, policy.hedge_burst)
         self._context = Context(
-            limits, directory, self._fleet, policy, budget, self._times, self._happened, ids, connect_s, clock
+            limits, self._fleet, policy, budget, self._times, self._happened, ids, connect_s, clock
         )
         self._health_log = HealthLog(log)
         self._closing = threading.Event()
@@ -114,7 +114,7 @@ class RemoteExecutor:
         layer: int,
         x: Array,
         plan: LayerPlan,
-        membership: Membership,
+        reading: Reading,
         deadline: Deadline,
         priority: int,
     ) -> Answers:
@@ -124,16 +124,16 @@ class RemoteExecutor:
         if row_bytes != self._limits.row_bytes or not x.flags.c_contiguous:
             expected = f"C-contiguous rows of {self._limits.row_bytes} bytes"
             raise InvalidInput("x", expected, f"{row_bytes} bytes, strides {x.strides}")
-        exchange = Exchange(self._context, layer, x, membership, deadline, priority)
+        exchange = Exchange(self._context, layer, x, reading, deadline, priority)
         times, tasks = exchange.times, exchange.tasks
-        routes = self._fleet.routes(membership)
+        routes = self._fleet.routes(reading.membership)
         try:
             quiet = True
             for dispatch in plan.dispatches:
                 quiet &= exchange.begin(dispatch, routes)
             written = time.perf_counter()
             if quiet and exchange.wait():
-                answers = Answers(plan, [task.result for task in tasks if task.result is not None])
+                answers = Answers([task.result for task in tasks if task.result is not None])
             else:
                 answers = self._recover(exchange, plan)
         except BaseException:
@@ -178,12 +178,7 @@ class RemoteExecutor:
             self._watcher.join(1.0)
 
     def _recover(self, exchange: Exchange, plan: LayerPlan) -> Answers:
-        recovery = Recovery(exchange)
-        try:
-            recovery.run()
-        finally:
-            for membership in recovery.entered:
-                self._directory.leave(membership)
+        Recovery(exchange).run()
         answers = gather(plan, exchange.tasks)
         exchange.times.failed_messages = sum(isinstance(result, ColibriError) for result in answers.results)
         return answers

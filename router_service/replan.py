@@ -64,11 +64,9 @@ def replan(dispatch: Dispatch, owner: Mapping[int, int]) -> LayerPlan:
 def splice(plan: LayerPlan, replaced: Mapping[int, LayerPlan]) -> LayerPlan:
     """Returns `plan` with some of its dispatches replaced by plans over their units.
 
-    replaced: number of a dispatch -> the plan in its place. Its dispatches stand where the replaced one stood, so
-        one worker may have several.
+    replaced: number of a dispatch -> the plan in its place; at least one. Its dispatches stand where the replaced one
+    stood, so one worker may have several.
     """
-    if not replaced:
-        return plan
     dispatches: list[Dispatch] = []
     first = []
     for number, dispatch in enumerate(plan.dispatches):

@@ -22,7 +22,7 @@ from colibri.kernels.api import (
     GateResult,
     PackedLinear,
 )
-from colibri.placement import Directory, Membership, Placement
+from colibri.placement import Directory, Placement, Reading
 from colibri.router_service.executor import ExpertExecutor, PartResult
 from colibri.router_service.expert_loads import ExpertLoads
 from colibri.router_service.plan import plan_rows
@@ -103,17 +103,13 @@ class MoeRouter:
         self._check(layer, x)
         deadline = deadline or Deadline()
         step = self._executor.max_rows or len(x)
-        directory = self.directory
-        membership = directory.enter()
-        try:
+        with self.directory.reading() as reading:
             if len(x) <= step:
-                return self._exchange(layer, x, 0, membership, deadline, priority)
+                return self._exchange(layer, x, 0, reading, deadline, priority)
             results = [
-                self._exchange(layer, x[first : first + step], first, membership, deadline, priority)
+                self._exchange(layer, x[first : first + step], first, reading, deadline, priority)
                 for first in range(0, len(x), step)
             ]
-        finally:
-            directory.leave(membership)
         failed = {row: error for result in results for row, error in result.failed.items()}
         return MoeResult(np.concatenate([result.rows for result in results]), failed, results[-1].epoch)
 
@@ -130,11 +126,12 @@ class MoeRouter:
         return self._executor.times()
 
     def _exchange(
-        self, layer: int, x: Array, first: int, membership: Membership, deadline: Deadline, priority: int
+        self, layer: int, x: Array, first: int, reading: Reading, deadline: Deadline, priority: int
     ) -> MoeResult:
         """Computes a part of the caller's batch. first: number of x's first row there; failed rows are numbered
         likewise.
         """
+        membership = reading.membership
         placement = membership.placement
         self._check_placement(placement)
         t0 = time.perf_counter()
@@ -143,7 +140,8 @@ class MoeRouter:
         self._loads.add(layer, gate)
         plan = plan_rows(gate, self._executor.table(layer, membership), next(self._turns))
         t2 = time.perf_counter()
-        plan, results = self._executor.run(layer, x, plan, membership, deadline, priority)
+        results, changed = self._executor.run(layer, x, plan, reading, deadline, priority)
+        plan = changed or plan
         t3 = time.perf_counter()
         failed = _failed_rows(layer, first, gate, plan, results)
         rows = self._merge(plan, results, len(x))

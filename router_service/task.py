@@ -127,10 +127,11 @@ def gather(plan: LayerPlan, tasks: list[Task]) -> Answers:
         if task.result is not None:
             results.append(task.result)
         elif task.other is not None:
-            replaced[number], found = gather(task.other.plan, task.other.tasks)
+            found, changed = gather(task.other.plan, task.other.tasks)
+            replaced[number] = changed or task.other.plan
             results += found
         elif task.error is not None:
             results.append(task.error)
         else:
             raise RuntimeError("a task without outcome")
-    return Answers(splice(plan, replaced), results)
+    return Answers(results, splice(plan, replaced) if replaced else None)

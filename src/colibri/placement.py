@@ -175,20 +175,34 @@ class Membership:
 
 
 class Reading:
-    """A stay with one snapshot: `with directory.reading() as membership`. Never blocks."""
+    """One call's use of the directory: `with directory.reading() as reading`. Never blocks. Belongs to one thread.
 
-    __slots__ = ("_directory", "membership")
+    The call counts as a reader of `membership`, and of each snapshot that `newest` gave it, until it ends. Epochs are
+    entered and left here alone.
+    """
+
+    __slots__ = ("_directory", "_entered", "membership")
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
+        self._entered: list[Membership] = []
+        #: The snapshot that was in force when the call began.
         self.membership = directory.current()
 
-    def __enter__(self) -> Membership:
-        self.membership = self._directory.enter()
-        return self.membership
+    def __enter__(self) -> Reading:
+        self.membership = self._directory._enter()
+        self._entered.append(self.membership)
+        return self
 
     def __exit__(self, *_: object) -> None:
-        self._directory.leave(self.membership)
+        for membership in self._entered:
+            self._directory._leave(membership)
+
+    def newest(self) -> Membership:
+        """Returns the snapshot in force now, of which the call is then a reader, too."""
+        if self._directory.current() is not self._entered[-1]:
+            self._entered.append(self._directory._enter())
+        return self._entered[-1]
 
 
 class Directory:
@@ -210,11 +224,11 @@ class Directory:
         return self._current
 
     def reading(self) -> Reading:
-        """Returns a context that yields the newest snapshot and counts as its reader until it is left."""
+        """Returns a context that counts as a reader of the newest snapshot until it is left."""
         return Reading(self)
 
-    def enter(self) -> Membership:
-        """Returns the newest snapshot; its reader must `leave` it. For readers that cannot use a `with` block."""
+    def _enter(self) -> Membership:
+        """Counts one reader of the newest snapshot, and returns it."""
         with self._counting:
             # Under the lock: whoever publishes and then waits sees this reader, or is seen by it.
             membership = self._current
@@ -222,8 +236,8 @@ class Directory:
             self._readers[epoch] = self._readers.get(epoch, 0) + 1
         return membership
 
-    def leave(self, membership: Membership) -> None:
-        """Ends the use of a snapshot that `enter` returned."""
+    def _leave(self, membership: Membership) -> None:
+        """Counts one reader less of a snapshot that `_enter` gave."""
         epoch = membership.placement.epoch
         with self._counting:
             left = self._readers[epoch] - 1

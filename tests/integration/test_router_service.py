@@ -25,7 +25,7 @@ from colibri.errors import Busy, ColibriError, WorkerLost
 from colibri.grpc_options import channel_options, server_options
 from colibri.kernels.api import F32, U32, Array, ComputeMode, UnitBatch
 from colibri.kernels.arithmetic.floats import to_rows
-from colibri.placement import Directory, Membership
+from colibri.placement import Directory, Membership, Reading
 from colibri.router_service.executor import Answers, LocalExecutor
 from colibri.router_service.plan import LayerPlan
 from colibri.router_service.router import MoeRouter
@@ -275,12 +275,12 @@ class Recording(LocalExecutor):
         self.error = error
 
     def run(
-        self, layer: int, x: Array, plan: LayerPlan, membership: Membership, deadline: Deadline, priority: int
+        self, layer: int, x: Array, plan: LayerPlan, reading: Reading, deadline: Deadline, priority: int
     ) -> Answers:
         self.asked.append((deadline, priority))
         if self.error is not None:
-            return Answers(plan, [self.error for _ in plan.dispatches])
-        return super().run(layer, x, plan, membership, deadline, priority)
+            return Answers([self.error for _ in plan.dispatches])
+        return super().run(layer, x, plan, reading, deadline, priority)
 
 
 def test_deadline_and_priority_are_passed_on(bench: MoeBench) -> None:

@@ -122,20 +122,24 @@ def test_readers_hold_up_whoever_waits_for_their_epoch() -> None:
         assert not directory.wait_unused(2, 0.05)
         assert time.monotonic() - begin >= 0.05
         with directory.reading() as new:
-            assert (old.placement.epoch, new.placement.epoch) == (1, 2)
+            assert new.newest() is new.membership
+            assert old.newest() is new.membership  # and stays a reader of both
+            assert (old.membership.placement.epoch, new.membership.placement.epoch) == (1, 2)
     assert directory.wait_unused(2, 0.0)
 
 
 def test_the_last_reader_wakes_who_waits() -> None:
     directory = Directory(membership(1, "a"))
-    readers = [directory.enter() for _ in range(3)]
+    readers = [directory.reading() for _ in range(3)]
+    for reader in readers:
+        reader.__enter__()
     directory.publish(membership(3, "a"))
     done: list[bool] = []
     waiter = threading.Thread(target=lambda: done.append(directory.wait_unused(3, 10.0)))
     waiter.start()
     for reader in readers:
         assert waiter.is_alive()
-        directory.leave(reader)
+        reader.__exit__()
     waiter.join(10.0)
     assert done == [True]
 
@@ -147,7 +151,8 @@ def test_no_reader_is_missed_however_many_threads() -> None:
 
     def read() -> None:
         while not over.is_set():
-            with directory.reading() as seen:
+            with directory.reading() as reading:
+                seen = reading.membership
                 for _ in range(20):
                     if seen.placement.epoch < retired[0]:
                         problems.append((seen.placement.epoch, retired[0]))

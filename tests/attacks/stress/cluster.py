@@ -42,7 +42,7 @@ def publisher() -> Round:
         seen = shared.current
         assert set(seen.endpoints) <= set(NAMES)
         with shared.directory.reading() as reading:
-            assert reading.placement.epoch >= seen.placement.epoch
+            assert reading.membership.placement.epoch >= seen.placement.epoch
 
     def check() -> None:
         assert not shared.current.endpoints, "a worker that has ended is published"

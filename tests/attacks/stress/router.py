@@ -86,7 +86,8 @@ def directory() -> Round:
         held.wait_unused(epoch, 0.001)
 
     def read() -> None:
-        with held.reading() as seen:
+        with held.reading() as reading:
+            seen = reading.membership
             for layer in range(LAYERS):
                 seen.placement.division(layer)
             assert seen.placement.epoch <= held.current().placement.epoch

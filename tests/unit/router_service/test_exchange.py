@@ -113,6 +113,8 @@ class Bench:
         self.directory = directory
         self.executor = executor
         self.workers = workers
+        #: Whether the last layer's plan was changed on the way.
+        self.changed = False
         self._rng = np.random.default_rng(1)
 
     def layer(self, deadline: Deadline | None = None) -> float:
@@ -121,11 +123,12 @@ class Bench:
         experts = np.stack((first, (first + 1) % EXPERTS), axis=1).astype(np.uint16)
         weights = self._rng.random((EXPERTS, TOP_K)).astype(np.float32)
         gate = GateResult(experts, weights, np.ones(EXPERTS, np.bool_))
-        with self.directory.reading() as membership:
+        with self.directory.reading() as reading:
             begun = time.monotonic()
             x = np.ones((EXPERTS, HIDDEN), np.float32)
-            plan = plan_rows(gate, self.executor.table(0, membership))
-            plan, results = self.executor.run(0, x, plan, membership, deadline or Deadline(), 0)
+            plan = plan_rows(gate, self.executor.table(0, reading.membership))
+            results, changed = self.executor.run(0, x, plan, reading, deadline or Deadline(), 0)
+            plan, self.changed = changed or plan, changed is not None
             took = time.monotonic() - begun
         for row in range(EXPERTS):
             total = np.zeros(HIDDEN, np.float32)
@@ -168,7 +171,9 @@ def bench(monkeypatch: pytest.MonkeyPatch, policy: FailoverPolicy, replicas: int
 
 def test_a_link_that_takes_nothing_costs_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     with bench(monkeypatch, FailoverPolicy(hedge=False, deadline_cold_s=0.2)) as made:
+        made.layer()  # waits for connections
         made.layer()
+        assert not made.changed
         made.workers["w1"].deaf = True
         assert 0.15 < made.layer() < 1.0
         made.layer()  # pays nothing again

@@ -132,12 +132,6 @@ def test_a_folded_unit_is_split_where_its_experts_lie_apart() -> None:
     assert [d.worker for d in plan.dispatches] == [1, 2]
 
 
-def test_nothing_replaced_is_the_plan_itself() -> None:
-    rng = np.random.default_rng(2)
-    plan = planned(make_gate(rng, 5, 2, 4), 4, 2, rng)
-    assert splice(plan, {}) is plan
-
-
 @pytest.mark.parametrize("mode", list(ComputeMode), ids=lambda mode: mode.value)
 def test_with_kernels_that_really_compute(mode: ComputeMode) -> None:
     """The reference backend's own units and merge, folded and split."""

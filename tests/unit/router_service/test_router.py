@@ -22,7 +22,7 @@ from colibri.kernels.api import (
 )
 from colibri.kernels.arithmetic.floats import to_rows
 from colibri.kernels.reference import ReferenceBackend
-from colibri.placement import Directory, Membership, Placement, spread
+from colibri.placement import Directory, Membership, Placement, Reading, spread
 from colibri.router_service.executor import Answers, LocalExecutor
 from colibri.router_service.plan import LayerPlan
 from colibri.router_service.router import MoeRouter
@@ -139,11 +139,11 @@ class Failing(LocalExecutor):
         self.errors = errors
 
     def run(
-        self, layer: int, x: Array, plan: LayerPlan, membership: Membership, deadline: Deadline, priority: int
+        self, layer: int, x: Array, plan: LayerPlan, reading: Reading, deadline: Deadline, priority: int
     ) -> Answers:
-        plan, results = super().run(layer, x, plan, membership, deadline, priority)
+        results, _ = super().run(layer, x, plan, reading, deadline, priority)
         failed = [self.errors.get(d.worker, r) for d, r in zip(plan.dispatches, results, strict=True)]
-        return Answers(plan, failed)
+        return Answers(failed)
 
 
 def test_rows_of_a_lost_worker_fail_with_its_error() -> None:
@@ -216,10 +216,10 @@ class Narrow(LocalExecutor):
     max_rows = 4
 
     def run(
-        self, layer: int, x: Array, plan: LayerPlan, membership: Membership, deadline: Deadline, priority: int
+        self, layer: int, x: Array, plan: LayerPlan, reading: Reading, deadline: Deadline, priority: int
     ) -> Answers:
         assert all(len(dispatch.rows) <= 4 for dispatch in plan.dispatches)
-        return super().run(layer, x, plan, membership, deadline, priority)
+        return super().run(layer, x, plan, reading, deadline, priority)
 
 
 @pytest.mark.parametrize("rows", [4, 5, 11])
