@@ -16,7 +16,7 @@ _TAIL = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GenerationRequest:
-    """A request. Made by colibri.coordinator.validate.
+    """A request. Made by colibri.coordinator.validation.requests.
 
     prompt_ids: uint32.
     resumed_ids: uint32, generated before; they belong to the answer, and its last receipt is `receipt`.
