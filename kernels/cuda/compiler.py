@@ -64,11 +64,6 @@ def compile_ptx(module: Module, architecture: int) -> str:
     return made.decode().rstrip("\0") if isinstance(made, bytes) else made
 
 
-def supported_architectures() -> list[int]:
-    """What this NVRTC compiles for."""
-    return list(_nvrtc().getSupportedArchs())
-
-
 def _nvrtc() -> Any:
     try:
         from cupy.cuda import nvrtc

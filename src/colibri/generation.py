@@ -26,10 +26,6 @@ class Chat:
     add_generation_prompt: bool = True
 
 
-#: Text, encoded with the tokenizer's own special tokens; token ids, taken as they are; or a chat.
-PromptInput = str | tuple[int, ...] | Chat
-
-
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
     """How tokens are chosen. Penalties act on the logits that choose, never on log-probabilities or
@@ -44,17 +40,6 @@ class SamplingOptions:
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StoppingOptions:
-    """When an answer ends. `max_tokens` counts the whole answer, resumed ids included."""
-
-    max_tokens: int | None = None
-    stop_ids: tuple[int, ...] = ()
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
-    min_tokens: int | None = None
 
 
 class FinishReason(enum.Enum):

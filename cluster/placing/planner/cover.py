@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from heapq import nlargest
 
 from colibri.cluster.placing.planner.layout import Layout
 from colibri.errors import OverBudget
-
-#: A worker's place in the queue for a copy: the least gets it.
-Rank = Callable[[int, int], tuple[float, float, int]]
 
 
 def cover(layout: Layout) -> None:
