@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from colibri.deadline import Clock
-from colibri.expert_service.queue import Key
+from colibri.expert_service.queue import MessageId
 
 
 class HeldReplies:
@@ -16,14 +16,14 @@ class HeldReplies:
     def __init__(self, wake: Callable[[], None], clock: Clock) -> None:
         self._wake = wake
         self._clock = clock
-        self._held: list[tuple[float, int, Key, tuple[bytes, ...]]] = []
+        self._held: list[tuple[float, int, MessageId, tuple[bytes, ...]]] = []
         self._timers: dict[int, threading.Timer] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def hold(self, key: Key, frames: tuple[bytes, ...], seconds: float) -> None:
+    def hold(self, key: MessageId, frames: tuple[bytes, ...], seconds: float) -> None:
         self._count += 1
         heapq.heappush(self._held, (self._clock() + seconds, self._count, key, frames))
         timer = threading.Timer(seconds, self._wake)
@@ -31,7 +31,7 @@ class HeldReplies:
         self._timers[self._count] = timer
         timer.start()
 
-    def due(self) -> Iterator[tuple[Key, tuple[bytes, ...]]]:
+    def due(self) -> Iterator[tuple[MessageId, tuple[bytes, ...]]]:
         """Yields the answers that must leave now."""
         while self._held and self._held[0][0] <= self._clock():
             _, number, key, frames = heapq.heappop(self._held)

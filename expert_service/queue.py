@@ -18,7 +18,7 @@ from colibri.wire.frame import Frame
 #: (-priority, arrival in monotonic seconds, a number that tells equals apart): the smallest runs first.
 _Rank = tuple[int, float, int]
 #: (correlation_id, attempt), unique on its stream while in flight.
-Key = tuple[int, int]
+MessageId = tuple[int, int]
 
 
 class Work(NamedTuple):
@@ -28,7 +28,7 @@ class Work(NamedTuple):
     reply_bytes: size of its result.
     """
 
-    key: Key
+    key: MessageId
     frame: Frame
     priority: int
     arrived: float
@@ -118,7 +118,7 @@ class ExecutionQueue:
             self._pushed += 1
             heapq.heappush(lane.heap, ((-work.priority, work.arrived, self._pushed), work))
 
-    def cancel(self, lane: Lane, key: Key) -> bool:
+    def cancel(self, lane: Lane, key: MessageId) -> bool:
         """Drops a waiting request. Returns whether there was one."""
         with self._lock:
             for index, (_, work) in enumerate(lane.heap):

@@ -23,7 +23,7 @@ from colibri.expert_service.pinning import Placed, misplaced, read_placement
 from colibri.expert_service.process_facts import count_threads, open_fds
 from colibri.expert_service.ring_inbox import RingInbox, write_reply
 from colibri.expert_service.state_news import StateNews
-from colibri.expert_service.store import Key, WeightStore
+from colibri.expert_service.store import ExpertId, WeightStore
 from colibri.expert_service.stream import ExchangeStream, Worker
 from colibri.grpc_options import CONTROL_MESSAGE_BYTES
 from colibri.kernels.api import Backend
@@ -79,7 +79,7 @@ class ExpertServicer:
         max_streams: int,
         *,
         packer: Backend | None = None,
-        warm_up: Callable[[Key], None] = lambda key: None,
+        warm_up: Callable[[ExpertId], None] = lambda key: None,
     ) -> None:
         """packer: packs experts beside running requests, on the calling thread alone; None: the store's own backend
             does.
@@ -158,7 +158,7 @@ class ExpertServicer:
         self, request: expert_pb2.LoadRequest, context: grpc.ServicerContext
     ) -> Iterator[expert_pb2.LoadProgress]:
         self._hear()
-        keys = _keys(request.experts)
+        keys = _expert_ids(request.experts)
         self._store.check(keys)
         self._worker.epochs.check(request.epoch)
         if self._worker.faults is not None:
@@ -198,7 +198,7 @@ class ExpertServicer:
         self, request: expert_pb2.RetireRequest, context: grpc.ServicerContext
     ) -> expert_pb2.RetireReply:
         self._hear()
-        keys = _keys(request.experts)
+        keys = _expert_ids(request.experts)
         self._store.check(keys)
         self._worker.epochs.check_retire(request.epochs_below)
         self._worker.epochs.retire_below(request.epochs_below)
@@ -379,5 +379,5 @@ def _end_at_once() -> None:
     os._exit(128 + signal.SIGKILL)
 
 
-def _keys(experts: Iterable[expert_pb2.ExpertId]) -> list[Key]:
+def _expert_ids(experts: Iterable[expert_pb2.ExpertId]) -> list[ExpertId]:
     return [(item.layer, item.expert) for item in experts]

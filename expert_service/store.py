@@ -15,8 +15,8 @@ from colibri.models.checked import checked
 from colibri.models.model import Model, expert_bytes
 from colibri.models.packs.pack import Pack
 
-#: (layer, expert)
-Key = tuple[int, int]
+#: (layer, expert); as numbers, also what expert.proto's ExpertId says.
+ExpertId = tuple[int, int]
 #: Of an expert's content.
 Digest = bytes
 
@@ -56,10 +56,10 @@ class WeightStore:
         self._budget = budget
         #: Bytes of one packed expert: all are of one shape.
         self.expert_bytes = expert_bytes(model, mode)
-        self._packed: dict[Key, PackedExpert] = {}
-        self._digests: dict[Key, Digest] = {}
+        self._packed: dict[ExpertId, PackedExpert] = {}
+        self._digests: dict[ExpertId, Digest] = {}
         #: Experts that loads under way have been granted memory for, and how many loads each.
-        self._coming: Counter[Key] = Counter()
+        self._coming: Counter[ExpertId] = Counter()
         self._changing = threading.Lock()
 
     def __len__(self) -> int:
@@ -75,11 +75,11 @@ class WeightStore:
         """Bytes fetched by URL in this process's life."""
         return self._model.fetched
 
-    def held(self) -> list[Key]:
+    def held(self) -> list[ExpertId]:
         """Returns the experts held now, ascending."""
         return sorted(self._packed)
 
-    def digests(self) -> list[tuple[Key, Digest]]:
+    def digests(self) -> list[tuple[ExpertId, Digest]]:
         """Returns the content digests of all experts held now, as they were read; ascending."""
         with self._changing:
             return sorted(self._digests.items())
@@ -95,7 +95,7 @@ class WeightStore:
             raise ExpertNotLoaded(f"expert {expert} of layer {layer} is not loaded here")
         return found
 
-    def check(self, keys: Sequence[Key]) -> None:
+    def check(self, keys: Sequence[ExpertId]) -> None:
         """Raises InvalidInput unless every key is an expert of the model, and there are no more keys than experts."""
         config = self._model.config
         most = config.layers * config.experts
@@ -107,7 +107,7 @@ class WeightStore:
             if not 0 <= expert < config.experts:
                 raise InvalidInput("expert", f"0 to {config.experts - 1}", expert)
 
-    def load_steps(self, keys: Sequence[Key], packer: Backend | None = None) -> Iterator[LoadStep]:
+    def load_steps(self, keys: Sequence[ExpertId], packer: Backend | None = None) -> Iterator[LoadStep]:
         """Loads the experts that are not held yet. Yields a step at the start and one per key. Idempotent.
 
         keys: (layer, expert); may be empty, since a worker may hold nothing.
@@ -120,7 +120,7 @@ class WeightStore:
         self.check(keys)
         read = pack = 0.0
         held = 0
-        fresh: list[Key] = []
+        fresh: list[ExpertId] = []
         self._reserve(keys)
         try:
             yield LoadStep(0, len(keys), held, read, pack, self.bytes_fetched)
@@ -155,7 +155,7 @@ class WeightStore:
                 self._coming.subtract(keys)
                 self._coming += Counter()  # forgets the zeros
 
-    def load(self, keys: Sequence[Key], progress: Callable[[LoadStep], None] | None = None) -> LoadStep:
+    def load(self, keys: Sequence[ExpertId], progress: Callable[[LoadStep], None] | None = None) -> LoadStep:
         """Loads as load_steps does, to the end. Returns the last step."""
         step = LoadStep(0, len(keys), 0, 0.0, 0.0)
         for step in self.load_steps(keys):
@@ -163,7 +163,7 @@ class WeightStore:
                 progress(step)
         return step
 
-    def unload(self, keys: Sequence[Key]) -> int:
+    def unload(self, keys: Sequence[ExpertId]) -> int:
         """Drops the given experts that are held. Returns the bytes freed. Running computations keep what they use."""
         self.check(keys)
         with self._changing:
@@ -172,7 +172,7 @@ class WeightStore:
                 self._digests.pop(key, None)
         return sum(expert.data.nbytes for expert in dropped if expert is not None)
 
-    def _note(self, fresh: Sequence[Key]) -> None:
+    def _note(self, fresh: Sequence[ExpertId]) -> None:
         """Notes digests of loaded experts, before anything may compute with them."""
         if isinstance(self._model, Pack):
             return
@@ -182,13 +182,13 @@ class WeightStore:
             self.unload(fresh)
             raise
 
-    def _coming_up(self, keys: Sequence[Key]) -> Iterator[Key]:
+    def _coming_up(self, keys: Sequence[ExpertId]) -> Iterator[ExpertId]:
         """Yields the keys. Meanwhile experts of a pack that lies elsewhere are fetched ahead."""
         missing = [key for key in keys if key not in self._packed]
         with self._model.ahead(missing) if isinstance(self._model, Pack) else contextlib.nullcontext():
             yield from keys
 
-    def _reserve(self, keys: Sequence[Key]) -> None:
+    def _reserve(self, keys: Sequence[ExpertId]) -> None:
         with self._changing:
             need = len({*self._packed, *self._coming, *keys}) * self.expert_bytes
             if self._budget is not None and need > self._budget:

@@ -31,7 +31,7 @@ from colibri.expert_service.epochs import Epochs
 from colibri.expert_service.faults import Faults
 from colibri.expert_service.held_replies import HeldReplies
 from colibri.expert_service.inbox import Arrival, FrameInbox
-from colibri.expert_service.queue import ExecutionQueue, Key, Lane, Work
+from colibri.expert_service.queue import ExecutionQueue, Lane, MessageId, Work
 from colibri.expert_service.replies import error_header, result_header
 from colibri.kernels.api import F32, U32, Array, UnitBatch
 from colibri.v1 import expert_pb2
@@ -78,7 +78,7 @@ class Worker:
 class _Sending:
     """A result that leaves in several frames."""
 
-    key: Key
+    key: MessageId
     frames: Iterator[Parts]
     left: int
 
@@ -94,9 +94,9 @@ class ExchangeStream:
         self._broken = False
         self._lane = Lane(self._inbox.wake)
         self._partial = Reassembler(worker.max_requests, worker.max_bytes)
-        self._arrival: dict[Key, tuple[float, int]] = {}
-        self._in_flight: set[Key] = set()
-        self._refused: dict[Key, None] = {}
+        self._arrival: dict[MessageId, tuple[float, int]] = {}
+        self._in_flight: set[MessageId] = set()
+        self._refused: dict[MessageId, None] = {}
         self._answers: deque[Parts] = deque()
         self._sending: _Sending | None = None
         self._held = HeldReplies(inbox.wake, worker.clock)
@@ -191,7 +191,7 @@ class ExchangeStream:
         else:
             self._add(key, frame, when)
 
-    def _add(self, key: Key, frame: Frame, when: float) -> None:
+    def _add(self, key: MessageId, frame: Frame, when: float) -> None:
         header = frame.header
         mine = bool(header.chunk_index) and key in self._partial
         try:
@@ -224,7 +224,7 @@ class ExchangeStream:
                 ),
             )
 
-    def _check(self, key: Key, header: Header) -> None:
+    def _check(self, key: MessageId, header: Header) -> None:
         """Decides by its first frame whether a message may come in. Raises the typed error of the refusal."""
         worker = self._worker
         if header.kind != expert_pb2.FRAME_KIND_FORWARD:
@@ -243,7 +243,7 @@ class ExchangeStream:
         check_forward(header, worker.limits)
         worker.epochs.name(header.epoch)
 
-    def _cancel(self, key: Key) -> None:
+    def _cancel(self, key: MessageId) -> None:
         if self._worker.queue.cancel(self._lane, key):
             self._in_flight.discard(key)
         elif key in self._partial:
@@ -253,13 +253,13 @@ class ExchangeStream:
             return
         self._worker.counters.cancelled()
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: MessageId) -> None:
         """Drops a message that is still arriving."""
         self._partial.discard(key)
         self._worker.queue.release(self._arrival.pop(key)[1])
         self._in_flight.discard(key)
 
-    def _refuse(self, key: Key, header: Header, error: ColibriError) -> None:
+    def _refuse(self, key: MessageId, header: Header, error: ColibriError) -> None:
         if isinstance(error, DeadlineExpired):
             self._worker.counters.expired()
         else:
@@ -270,7 +270,7 @@ class ExchangeStream:
             self._remember(key)
         self._answers.append(write_frame(error_header(header, error, self._worker.incarnation)))
 
-    def _remember(self, key: Key) -> None:
+    def _remember(self, key: MessageId) -> None:
         """Remembers a refused message, so that its later chunks are dropped silently."""
         self._refused[key] = None
         if len(self._refused) > _REMEMBERED_REFUSALS:
