@@ -3,8 +3,9 @@
 Build requirements go into the same environment, not into a new one for each build: the paths of what C++ files include
 stay the same, so nothing is compiled twice. ccache is used where it is installed.
 
-Versions: those of requirements/py3.X.txt for this Python (`make lock`), if there is such a file; of --versions FILE
-instead; or with --versions newest whatever the ranges of pyproject.toml allow.
+Versions: those of requirements/py3.X.txt for this Python (`make lock`), if there is such a file. --versions takes
+those of another file, or with `newest` whatever the ranges of pyproject.toml allow,
+and builds as a user's pip does, apart.
 """
 
 from __future__ import annotations
@@ -39,12 +40,14 @@ def main() -> int:
     os.chdir(ROOT)
     limits = constraints(args.versions)
     pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check"]
-    for needs in build_requirements():
-        subprocess.run([*pip, "--quiet", *limits, *needs], check=True)
     settings = ["-C", f"build-dir={args.build_dir}"] if args.build_dir else []
+    if args.versions is None:
+        settings.append("--no-build-isolation")
+        for needs in build_requirements():
+            subprocess.run([*pip, "--quiet", *limits, *needs], check=True)
     target = f".[{','.join(args.extras)}]" if args.extras else "."
     # -v: the only way to see what the compiler does.
-    command = [*pip, "-v", "--no-build-isolation", *limits, *settings]
+    command = [*pip, "-v", *limits, *settings]
     if args.versions == "newest":
         command.append("--upgrade")
     return told([*command, "--editable", target], Path("build/install.log"))

@@ -43,8 +43,7 @@ def main(arguments: list[str]) -> int:
             low = resolved(
                 f"--python-version={this}",
                 "--resolution=lowest-direct",
-                "--extra=bench",
-                "--extra=tls",
+                *(f"--extra={extra}" for extra in ("bench", "ray", "tls")),
                 also=[],
             )
             lock = (FOLDER / f"py{this}.txt").read_text().splitlines()

@@ -16,8 +16,9 @@ from colibri.kernels.reference import ReferenceBackend
 ISAS = tuple(supported_isas())
 
 
-#: `make test-fast` tries the path that this machine computes with.
-_CPUS = [pytest.param(f"cpu-{isa}", marks=[] if isa == ISAS[0] else pytest.mark.slow) for isa in ISAS]
+#: Parameters of fixtures. `make test-fast` tries only the path that this machine computes with.
+PATHS = [pytest.param(isa, marks=[] if isa == ISAS[0] else pytest.mark.slow, id=isa) for isa in ISAS]
+_CPUS = [pytest.param(f"cpu-{path.id}", marks=path.marks) for path in PATHS]
 
 
 @pytest.fixture(scope="session", params=["reference", *_CPUS])

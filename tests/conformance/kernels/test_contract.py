@@ -11,11 +11,11 @@ from colibri.kernels.api import Backend, ComputeMode
 from colibri.kernels.cpu.backend import CpuBackend
 
 from . import contract
-from .conftest import ISAS
+from .conftest import PATHS
 from .support import Array, assert_same, paged_cache, row_dtype, rows_of, stored, unit_batch, wide_range
 
 
-@pytest.fixture(scope="module", params=ISAS)
+@pytest.fixture(scope="module", params=PATHS)
 def cpu(request: pytest.FixtureRequest) -> Iterator[Backend]:
     backend = CpuBackend(threads=2, isa=request.param)
     yield backend

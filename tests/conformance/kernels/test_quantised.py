@@ -12,7 +12,7 @@ from colibri.kernels.api import Backend, PackedExpert
 from colibri.kernels.cpu.backend import CpuBackend
 
 from . import contract
-from .conftest import ISAS
+from .conftest import PATHS
 from .quantised_support import FORMATS, KINDS, draw, read, read_expert, values
 from .support import (
     FP32_BOUND,
@@ -30,7 +30,7 @@ from .support import (
 EXPERT_BOUND = 5e-3
 
 
-@pytest.fixture(scope="module", params=ISAS)
+@pytest.fixture(scope="module", params=PATHS)
 def cpu(request: pytest.FixtureRequest) -> Iterator[Backend]:
     backend = CpuBackend(threads=2, isa=request.param)
     yield backend
