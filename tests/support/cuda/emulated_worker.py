@@ -48,5 +48,5 @@ def _cuda(config: WorkerConfig) -> CudaBackend:
 
 if __name__ == "__main__":
     assembly._make_cuda = _cuda
-    expert._device = lambda args: "cuda:0"
+    expert._device = lambda args, log: "cuda:0"
     raise SystemExit(main(sys.argv[1:]))
