@@ -67,7 +67,7 @@ class RequestHandle:
         self._accepted = False
         self._prompt: Prompt | None = None
         self._mail = [_Mail(text) for text in texts]
-        self._turn = 0
+        self._next_choice_index = 0
         self._open = len(self._mail)
         self._error: ColibriError | None = None
         self._left_at: float | None = clock()
@@ -156,7 +156,7 @@ class RequestHandle:
                     # Requests of one step share the error; without this its traceback would grow with each.
                     raise self._error.with_traceback(None)
                 mail = self._mail[choice_index]
-                self._turn = choice_index + 1
+                self._next_choice_index = choice_index + 1
                 ids, receipts, logprobs = _taken(mail.ids), _taken(mail.receipts), _taken(mail.logprobs)
                 pieces, outcome = _taken(mail.pieces), mail.outcome
             finally:
@@ -192,7 +192,7 @@ class RequestHandle:
         """Returns a choice that has something to deliver; choices take turns."""
         count = len(self._mail)
         for step in range(count):
-            choice_index = (self._turn + step) % count
+            choice_index = (self._next_choice_index + step) % count
             mail = self._mail[choice_index]
             if mail.ids or mail.outcome is not None:
                 return choice_index

@@ -42,8 +42,8 @@ def _syscall(number: int, *arguments: object) -> tuple[int, int]:
     return result, ctypes.get_errno() if result < 0 else 0
 
 
-class Place(Protocol):
-    """Where a worker is to be (colibri.cluster.machine.pinning_plan.WorkerPlace)."""
+class Pinning(Protocol):
+    """A worker's node and CPUs (colibri.cluster.machine.pinning_plan.WorkerPinning)."""
 
     @property
     def numa_node(self) -> int: ...
@@ -74,7 +74,7 @@ class Placed:
     pages_by_node: Mapping[int, int]
 
 
-def bind(place: Place, locks: CpuLocks) -> None:
+def bind(place: Pinning, locks: CpuLocks) -> None:
     """Runs this process on the given CPUs from now on, and takes its new memory from the given node.
 
     No other worker of the host may have these CPUs; what the parent process has locked counts as locked for this

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from colibri.expert_service.config import WorkerConfig
 from colibri.expert_service.cpu_locks import host_locks
 from colibri.expert_service.low_priority import call_lowered
-from colibri.expert_service.pinning import Place, bind, die_with_parent
+from colibri.expert_service.pinning import Pinning, bind, die_with_parent
 
 if TYPE_CHECKING:
     from colibri.expert_service.assembly import WorkerServer
@@ -31,7 +31,7 @@ _EXIT_S = 5.0
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def settle(place: Place, parent_pid: int | None = None) -> None:
+def settle(place: Pinning, parent_pid: int | None = None) -> None:
     """Pins the process. Call it first, in the main thread, before NumPy and grpc are imported: their threads and
     memory inherit CPUs and policy.
 

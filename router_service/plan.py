@@ -31,10 +31,10 @@ def plan_layer(gate: GateResult, owner: U32, workers: int) -> LayerPlan:
     return plan_rows(gate, OwnerTable.of(owner, workers))
 
 
-def plan_rows(gate: GateResult, table: OwnerTable, turn: int = 0) -> LayerPlan:
+def plan_rows(gate: GateResult, table: OwnerTable, batch_number: int = 0) -> LayerPlan:
     """Plans as plan_layer, with the layer's table made beforehand. The router keeps one table per placement.
 
-    turn: number of this batch. A batch with fewer than DIVIDED_ROWS rows per expert takes a single line of the
+    batch_number: of this batch. A batch with fewer than DIVIDED_ROWS rows per expert takes a single line of the
         table, so that no two workers read the same expert; divided experts then go to another worker from batch to
         batch.
     """
@@ -47,6 +47,6 @@ def plan_rows(gate: GateResult, table: OwnerTable, turn: int = 0) -> LayerPlan:
     plan = plan_small if experts.size <= SMALL_ENTRIES else plan_large
     try:
         divides = table.turns > 1 and experts.size >= DIVIDED_ROWS * len(table.owners)
-        return plan(gate, table, None if divides else turn % table.turns)
+        return plan(gate, table, None if divides else batch_number % table.turns)
     except IndexError:
         raise InvalidInput("gate.experts", f"ids below {len(table.owners)}", experts.max()) from None

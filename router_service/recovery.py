@@ -40,7 +40,7 @@ class Recovery:
         self._context = exchange.context
         self._fleet = exchange.context.fleet
         self._clock = exchange.context.clock
-        self._turn = 0
+        self._polled = 0
         self._again = False
         self._counted_wait = False
 
@@ -305,8 +305,8 @@ class Recovery:
         flights = [flight for task in self._exchange.tasks if not task.settled for flight in task.flights()]
         now = self._clock()
         if flights:
-            self._turn += 1
-            flight = flights[self._turn % len(flights)]
+            self._polled += 1
+            flight = flights[self._polled % len(flights)]
             if flight.message is not None:
                 flight.connection.wait(flight.message, now + SLICE_S)
             return

@@ -84,7 +84,7 @@ class MoeRouter:
         self._times = Recorder(RouterTimes())
         self._checked: Placement | None = None
         self._loads = ExpertLoads(self.layers, self.experts)
-        self._turns = count()
+        self._batch_numbers = count()
 
     def gate(self, layer: int, x: Array) -> GateResult:
         """Chooses the experts of each row. Raises InvalidInput.
@@ -138,7 +138,7 @@ class MoeRouter:
         gate = self._backend.gate(x, self._gates[layer], self.top_k, self.precision)
         t1 = time.perf_counter()
         self._loads.add(layer, gate)
-        plan = plan_rows(gate, self._executor.table(layer, membership), next(self._turns))
+        plan = plan_rows(gate, self._executor.table(layer, membership), next(self._batch_numbers))
         t2 = time.perf_counter()
         results, changed = self._executor.run(layer, x, plan, reading, deadline, priority)
         plan = changed or plan

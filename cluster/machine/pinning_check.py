@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from colibri.cluster.machine.cpu_list import format_cpu_list
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.machine.topology import LOCAL_DISTANCE, UNKNOWN_NODE, Topology
 from colibri.errors import PinningRefused
 
@@ -27,7 +27,7 @@ class Crossing:
         return f"{self.where}: {self.cost}"
 
 
-def find_crossing(topology: Topology, place: WorkerPlace, measure: Measure) -> Crossing | None:
+def find_crossing(topology: Topology, place: WorkerPinning, measure: Measure) -> Crossing | None:
     """Returns the crossing, or None if all lies on one node or the kernel does not say.
 
     CPUs or a GPU of an unknown node count as no crossing. Without a memory policy, pages lie where they are first
@@ -66,7 +66,7 @@ def find_crossing(topology: Topology, place: WorkerPlace, measure: Measure) -> C
 
 
 def check_place(
-    topology: Topology, place: WorkerPlace, measure: Measure, *, allow: bool, who: str = "worker"
+    topology: Topology, place: WorkerPinning, measure: Measure, *, allow: bool, who: str = "worker"
 ) -> str:
     """Describes a pinning that spans nodes, for status and log; empty if it does not.
 
@@ -83,7 +83,7 @@ def check_place(
     return str(crossing)
 
 
-def _cost(topology: Topology, place: WorkerPlace, node: int, memory: int, measure: Measure) -> str:
+def _cost(topology: Topology, place: WorkerPinning, node: int, memory: int, measure: Measure) -> str:
     cpu = min(set(place.cpus) & set(_cpus(topology, node)))
     across, own = measure(cpu, memory), measure(cpu, node)
     if across and own:

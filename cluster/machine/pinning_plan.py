@@ -24,7 +24,7 @@ MAX_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerPlace:
+class WorkerPinning:
     """The pinning of one worker.
 
     numa_node: node of its memory; -1: no policy, since the kernel names no node.
@@ -77,7 +77,7 @@ class PinningPlan:
         while it does.
     """
 
-    workers: tuple[WorkerPlace, ...]
+    workers: tuple[WorkerPinning, ...]
     coordinator_cpus: tuple[int, ...]
     coordinator_threads: int
 
@@ -104,7 +104,7 @@ def plan_pinning(topology: Topology, wanted: Wanted, threads: int | None = None)
     return PinningPlan(planned, cpus, threads or min(len(cpus), topology.cpu_budget))
 
 
-def plan_workers(topology: Topology, wanted: Wanted) -> tuple[WorkerPlace, ...]:
+def plan_workers(topology: Topology, wanted: Wanted) -> tuple[WorkerPinning, ...]:
     """Returns a pinning for each worker. No two share a core, whatever was asked, unless `wanted.share`.
 
     Raises ConfigError for a node or GPUs that this machine does not have, PinningRefused if cores do not suffice.
@@ -136,7 +136,7 @@ def plan_workers(topology: Topology, wanted: Wanted) -> tuple[WorkerPlace, ...]:
         node = homes.any(threads) if node_id is None else homes.of(node_id, threads)
         tenants[index] = (node, Tenant(index, threads))
 
-    places: list[WorkerPlace | None] = [None] * count
+    places: list[WorkerPinning | None] = [None] * count
     starved = count > topology.cpu_budget
     for node in topology.nodes:
         here = [tenants[index][1] for index in range(count) if tenants[index][0] is node]
@@ -148,7 +148,7 @@ def plan_workers(topology: Topology, wanted: Wanted) -> tuple[WorkerPlace, ...]:
         for tenant, share in zip(here, shares, strict=True):
             auto = max(1, len(share.cpus) * topology.cpu_budget // len(topology.cpus))
             card = gpus.get(tenant.worker)
-            places[tenant.worker] = WorkerPlace(
+            places[tenant.worker] = WorkerPinning(
                 _memory_node(topology, node, asked[tenant.worker][1]),
                 share.cpus,
                 tenant.threads or auto,
@@ -159,8 +159,8 @@ def plan_workers(topology: Topology, wanted: Wanted) -> tuple[WorkerPlace, ...]:
 
 
 def plan_joining(
-    topology: Topology, wanted: Wanted, present: Sequence[WorkerPlace]
-) -> tuple[WorkerPlace, ...]:
+    topology: Topology, wanted: Wanted, present: Sequence[WorkerPinning]
+) -> tuple[WorkerPinning, ...]:
     """Returns pinnings for `wanted.workers` workers that join others, whose pinnings stay. Raises as plan_workers.
 
     With `wanted.share` and without free cores, the new workers are oversubscribed: they get those pinnings, of a

@@ -12,7 +12,7 @@ from colibri.cluster.experts.holders import ExpertId
 from colibri.cluster.placing.desired import Desired
 from colibri.cluster.placing.planner.problem import Loads
 from colibri.cluster.placing.proposal import placed
-from colibri.cluster.placing.rebalance_options import PlacePolicy
+from colibri.cluster.placing.rebalance_options import PlacementPolicy
 from colibri.cluster.placing.transaction import Step
 from colibri.deadline import Deadline
 from colibri.errors import ColibriError, WorkerLost
@@ -93,7 +93,7 @@ class Place:
     """Plans anew for loads and moves experts accordingly. policy: which changes are worth it."""
 
     loads: Loads
-    policy: PlacePolicy
+    policy: PlacementPolicy
 
     @property
     def text(self) -> str:

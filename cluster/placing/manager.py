@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.placing.commands import Command, Place, Ticket
 from colibri.cluster.placing.desired import Desired
 from colibri.cluster.placing.kept.keeping import DesiredKeeper
@@ -57,7 +57,7 @@ class PlacementManager:
         self,
         workforce: Workforce,
         desired: Desired,
-        places: Callable[[Sequence[WorkerPlace], Sequence[str]], Sequence[WorkerPlace]],
+        places: Callable[[Sequence[WorkerPinning], Sequence[str]], Sequence[WorkerPinning]],
         options: ManagerOptions | None = None,
         *,
         rebalancer: Rebalancer | None = None,

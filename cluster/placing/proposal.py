@@ -9,7 +9,7 @@ from colibri.cluster.placing.desired import Desired
 from colibri.cluster.placing.planner.outcome import Balance, Move, balance_of, moves
 from colibri.cluster.placing.planner.plan import plan
 from colibri.cluster.placing.planner.problem import Loads
-from colibri.cluster.placing.rebalance_options import PlacePolicy
+from colibri.cluster.placing.rebalance_options import PlacementPolicy
 from colibri.placement import Placement
 
 
@@ -36,7 +36,7 @@ class Proposal:
         return 1.0 - self.after.slowdown / self.before.slowdown
 
 
-def propose(desired: Desired, current: Placement, loads: Loads, policy: PlacePolicy) -> Proposal:
+def propose(desired: Desired, current: Placement, loads: Loads, policy: PlacementPolicy) -> Proposal:
     """Plans anew. Raises as planning does. current: the placement in force."""
     new = placed(desired, loads, policy)
     holders = desired.holders
@@ -52,7 +52,7 @@ def propose(desired: Desired, current: Placement, loads: Loads, policy: PlacePol
     )
 
 
-def placed(desired: Desired, loads: Loads, policy: PlacePolicy) -> Desired:
+def placed(desired: Desired, loads: Loads, policy: PlacementPolicy) -> Desired:
     """Returns the same workers with a placement for these loads."""
     problem = replace(desired.problem(desired.workers), loads=loads)
     total = sum(map(sum, loads)) / sum(worker.speed for worker in problem.workers)

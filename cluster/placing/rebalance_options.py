@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class PlacePolicy:
+class PlacementPolicy:
     """trigger: leave a layer as it is if its largest load is at most this many times the mean. move_cost: loading
         every expert once
     must save this share of the time in which a step waits for experts.
@@ -38,4 +38,4 @@ class RebalanceOptions:
     half_life_s: float = 300.0
     min_rows: int = 1000
     min_gain: float = 0.05
-    policy: PlacePolicy = field(default_factory=PlacePolicy)
+    policy: PlacementPolicy = field(default_factory=PlacementPolicy)

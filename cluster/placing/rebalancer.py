@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.placing.desired import Desired
 from colibri.cluster.placing.planner.problem import Loads
 from colibri.cluster.placing.proposal import Proposal, propose
@@ -60,7 +60,7 @@ class Rebalancer:
     def view(self) -> RebalanceView:
         return RebalanceView(self.options.mode.value, self._active, self._changes, self._last)
 
-    def due(self, places: Iterable[WorkerPlace]) -> bool:
+    def due(self, places: Iterable[WorkerPinning]) -> bool:
         mode = self.options.mode
         shared = any(place.oversubscribed for place in places)
         self._active = mode is RebalanceMode.ON or (mode is RebalanceMode.AUTO and not shared)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from colibri.address import UnixAddress, parse_address
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.placing.planner.problem import Worker
 from colibri.placement import WorkerEndpoint
 
@@ -13,7 +13,7 @@ from colibri.placement import WorkerEndpoint
 def worker_facts(
     names: Iterable[str],
     endpoints: Mapping[str, WorkerEndpoint],
-    places: Mapping[str, WorkerPlace],
+    places: Mapping[str, WorkerPinning],
     memory: int | None,
 ) -> dict[str, Worker]:
     """Returns the facts of each worker. Its speed is its compute threads; its host is the address at which it is

@@ -21,7 +21,7 @@ from typing import Any
 
 from colibri.cluster.ray.actor import Begun, Ended, Identity, WorkerActor
 from colibri.cluster.ray.options import RESOURCE, RayOptions
-from colibri.cluster.ray.places import Places
+from colibri.cluster.ray.placement_groups import PlacementGroups
 from colibri.cluster.ray.session import Host, api, connect, living_nodes
 from colibri.cluster.workers.launch import LaunchOptions
 from colibri.deadline import Deadline
@@ -67,7 +67,7 @@ class Driver:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._leave = connect(setup.ray.address)
-        self._places = Places(setup.ray)
+        self._groups = PlacementGroups(setup.ray)
         self._lock = threading.Lock()
         self._actors: dict[str, Any] = {}
         self._called_off: set[str] = set()
@@ -88,7 +88,7 @@ class Driver:
             with ThreadPoolExecutor(max(1, min(32, len(self._setup.hosts)))) as pool:
                 list(pool.map(claim, self._setup.hosts))
             if self._setup.names:
-                self._places.open(self._setup.names)
+                self._groups.open(self._setup.names)
         finally:
             self._settled.set()
 
@@ -105,7 +105,7 @@ class Driver:
         deadline = Deadline.after((0.0 if address else self._setup.ray.place_s) + ACTOR_S)
         while actor is not None and not self._is_off(name):
             if deadline.expired():
-                raise self._places.shortage(name)
+                raise self._groups.shortage(name)
             try:
                 host: Host = ray.get(actor.look.remote(), timeout=deadline.bound(_LOOK_S))
             except ray.exceptions.ActorDiedError as error:
@@ -150,7 +150,7 @@ class Driver:
         """Begins nothing more under that name."""
         self.call_off(name)
         self._drop(name)
-        self._places.release(name)
+        self._groups.release(name)
 
     def close(self) -> None:
         with self._lock:
@@ -158,7 +158,7 @@ class Driver:
             self._actors.clear()
         for actor in actors:
             _kill(actor)
-        self._places.close()
+        self._groups.close()
         self._leave()
 
     def _is_off(self, name: str) -> bool:
@@ -188,7 +188,7 @@ class Driver:
             while not self._settled.wait(_AGAIN_S):
                 if self._is_off(name):
                     return None
-            self._places.wait(name, lambda: self._is_off(name))
+            self._groups.wait(name, lambda: self._is_off(name))
         with self._lock:
             if name in self._called_off:
                 return None
@@ -199,7 +199,7 @@ class Driver:
         setup = self._setup
         actor: Any = api().remote(WorkerActor)
         # The seat of one that runs and is in a group is counted there already.
-        seat = not address or not self._places.has(name)
+        seat = not address or not self._groups.has(name)
         return actor.options(
             name=None,
             num_cpus=0,
@@ -208,7 +208,7 @@ class Driver:
             max_restarts=-1,
             max_task_retries=0,
             max_concurrency=_CONCURRENCY,
-            scheduling_strategy=_on(name, address) if address else self._places.strategy(name),
+            scheduling_strategy=_on(name, address) if address else self._groups.strategy(name),
         ).remote(name, setup.options, setup.ray.seating, setup.identity)
 
 

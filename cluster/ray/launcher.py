@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.ray.actor import Identity
 from colibri.cluster.ray.bridge import Bridge, RayAway
 from colibri.cluster.ray.driver import ACTOR_S, Setup
@@ -54,7 +54,7 @@ class RayLauncher(Launcher):
         log: Callable[[str], None] = lambda line: None,
         clock: Clock = time.monotonic,
     ) -> None:
-        pins: Sequence[WorkerPlace] = [ANYWHERE] * len(placement.workers)
+        pins: Sequence[WorkerPinning] = [ANYWHERE] * len(placement.workers)
         options = replace(options, lease_s=ray.lease_s)
         source = Actors(options, ray, log, clock)
         # What the last coordinator's workers have retired stays retired.
@@ -130,7 +130,7 @@ class Actors:
         self,
         name: str,
         incarnation: int,
-        place: WorkerPlace,
+        place: WorkerPinning,
         *,
         yielding: bool,
         on_exit: Callable[[WorkerLife], None],

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.ray.actor import Begun, Ended
 from colibri.cluster.ray.bridge import RayAway
 from colibri.cluster.ray.driver import ACTOR_S, SILENT_S
@@ -79,7 +79,7 @@ class RayLife:
     ) -> None:
         self.name = name
         self.incarnation = incarnation
-        self.place: WorkerPlace = ANYWHERE if known is None else known.place
+        self.place: WorkerPinning = ANYWHERE if known is None else known.place
         self.taken_over = known is not None
         self._actors = actors
         self._yielding = yielding

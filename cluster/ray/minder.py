@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.ray.record import WorkerRecord, try_write
 from colibri.cluster.ray.session import Host
 from colibri.cluster.workers.worker_process import WorkerProcess, describe_end
@@ -67,7 +67,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     fields = dict(task.place)
     fields["cpus"] = tuple(fields["cpus"])
-    place, answer = WorkerPlace(**fields), sys.stdout
+    place, answer = WorkerPinning(**fields), sys.stdout
     with _open_log(Path(task.log)) as log:
         # On this thread, which lives as long as the worker: that dies with the thread that started it.
         process = WorkerProcess(
@@ -91,7 +91,7 @@ def main() -> int:
     return 0
 
 
-def _begin(task: Task, process: WorkerProcess, place: WorkerPlace) -> dict[str, Any]:
+def _begin(task: Task, process: WorkerProcess, place: WorkerPinning) -> dict[str, Any]:
     try:
         ready = process.wait_ready(task.ready_s)
     except ColibriError as error:

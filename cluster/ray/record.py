@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.ray.session import Host
 from colibri.cluster.workers.worker_process import Ready
 
@@ -28,7 +28,7 @@ class WorkerRecord:
     fingerprint: str
     name: str
     ready: Ready
-    place: WorkerPlace
+    place: WorkerPinning
     host: Host
     minder: int = 0
 
@@ -49,7 +49,7 @@ class WorkerRecord:
             str(fields["fingerprint"]),
             str(fields["name"]),
             Ready(**fields["ready"]),
-            WorkerPlace(**place),
+            WorkerPinning(**place),
             Host(**fields["host"]),
             int(fields["minder"]),
         )

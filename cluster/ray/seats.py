@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from colibri.cluster.machine.pinning_plan import Wanted, WorkerPlace, plan_pinning
+from colibri.cluster.machine.pinning_plan import Wanted, WorkerPinning, plan_pinning
 from colibri.cluster.machine.topology import Topology
 from colibri.cluster.ray.file_lock import is_locked
 from colibri.cluster.ray.options import Seating
@@ -101,7 +101,7 @@ def _record(folder: Path, index: int) -> Path:
     return folder / f"seat-{index}.json"
 
 
-def seat_places(topology: Topology, seats: int, seating: Seating, *, gpus: bool) -> tuple[WorkerPlace, ...]:
+def seat_places(topology: Topology, seats: int, seating: Seating, *, gpus: bool) -> tuple[WorkerPinning, ...]:
     """Returns the pinning of each seat: the same plan in every process of a host. Raises as plan_workers."""
     wanted = Wanted(
         seats,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from colibri.cluster.machine.cpu_list import format_cpu_list
 from colibri.cluster.machine.netns import NetworkPlace
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.workers.worker_state import Identities
 from colibri.errors import InvalidInput
 from colibri.expert_service.gpu_options import GpuOptions
@@ -141,7 +141,7 @@ class WorkerStatus:
 
     name: str
     state: WorkerState
-    pin: WorkerPlace
+    pin: WorkerPinning
     incarnation: int = 0
     pid: int = 0
     target: str = ""
@@ -170,7 +170,7 @@ def worker_command(
     name: str,
     incarnation: int,
     socket: Path,
-    pin: WorkerPlace,
+    pin: WorkerPinning,
     *,
     yielding: bool = False,
     listen: str | None = None,
@@ -218,7 +218,7 @@ def worker_command(
     return argv if place is None else place.command([*argv, "--no-shared-memory"])
 
 
-def _on_gpu(options: LaunchOptions, pin: WorkerPlace) -> list[str]:
+def _on_gpu(options: LaunchOptions, pin: WorkerPinning) -> list[str]:
     if not pin.gpu:
         return []
     # By its address: numbers depend on what is visible to a process.

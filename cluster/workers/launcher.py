@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.workers.expert_calls import WorkerProgress
 from colibri.cluster.workers.launch import LOADED, UP, LaunchOptions, WorkerState, WorkerStatus
 from colibri.cluster.workers.life import LifeSource
@@ -39,7 +39,7 @@ class Launcher:
         self,
         options: LaunchOptions,
         placement: Placement,
-        pins: Sequence[WorkerPlace],
+        pins: Sequence[WorkerPinning],
         source: LifeSource,
         *,
         progress: WorkerProgress = lambda worker, done, total, nbytes: None,
@@ -99,13 +99,13 @@ class Launcher:
             self.wait_up(name, bound)
         return self.directory
 
-    def add(self, name: str, pin: WorkerPlace) -> None:
+    def add(self, name: str, pin: WorkerPinning) -> None:
         """Starts one more worker, which joins the directory when it is ready. Raises InvalidInput for a name that is
         taken, and after `close`.
         """
         self._add(name, pin, joins=True)
 
-    def _add(self, name: str, pin: WorkerPlace, *, joins: bool) -> None:
+    def _add(self, name: str, pin: WorkerPinning, *, joins: bool) -> None:
         with self._lock:
             if self._closed or not self._opened:
                 raise InvalidInput("launcher", "one that runs", "one that does not")
@@ -161,7 +161,7 @@ class Launcher:
             each.status for each in sorted(supervisors, key=lambda each: (len(each.name), each.name))
         )
 
-    def pins(self) -> Mapping[str, WorkerPlace]:
+    def pins(self) -> Mapping[str, WorkerPinning]:
         """Returns the pinning of each worker."""
         return {status.name: status.pin for status in self.status()}
 

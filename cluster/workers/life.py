@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.workers.worker_process import Ready
 from colibri.errors import WorkerLost
 
@@ -25,7 +25,7 @@ class WorkerLife(Protocol):
         ...
 
     @property
-    def place(self) -> WorkerPlace:
+    def place(self) -> WorkerPinning:
         """Its pinning, as given; if the launcher lets the host choose, known once it is ready."""
         ...
 
@@ -90,7 +90,7 @@ class LifeSource(Protocol):
         self,
         name: str,
         incarnation: int,
-        place: WorkerPlace,
+        place: WorkerPinning,
         *,
         yielding: bool,
         on_exit: Callable[[WorkerLife], None],

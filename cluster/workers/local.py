@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.workers.expert_calls import WorkerProgress
 from colibri.cluster.workers.launch import LaunchOptions, worker_command
 from colibri.cluster.workers.launcher import Launcher
@@ -25,7 +25,7 @@ class LocalLauncher(Launcher):
         self,
         options: LaunchOptions,
         placement: Placement,
-        pins: Sequence[WorkerPlace],
+        pins: Sequence[WorkerPinning],
         *,
         progress: WorkerProgress = lambda worker, done, total, nbytes: None,
         milestone: Callable[[str], None] = lambda name: None,
@@ -58,7 +58,7 @@ class Subprocesses:
         self,
         name: str,
         incarnation: int,
-        place: WorkerPlace,
+        place: WorkerPinning,
         *,
         yielding: bool,
         on_exit: Callable[[WorkerLife], None],

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from colibri.cluster.machine.memory_kills import count_kills, memory_death
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.deadline import Clock
 from colibri.errors import DeadlineExpired, WorkerLost
 from colibri.security.plane_secret import PlaneSecret
@@ -31,7 +31,7 @@ START_ADVICE = "on a busy machine, give --start-timeout more seconds or start fe
 #: By which a worker is told the descriptor of its deployment's secret.
 SECRET_OPTION = "--worker-secret-fd"
 #: Of a worker that is not pinned.
-ANYWHERE = WorkerPlace(numa_node=-1, cpus=(), threads=1, oversubscribed=False)
+ANYWHERE = WorkerPinning(numa_node=-1, cpus=(), threads=1, oversubscribed=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class WorkerProcess:
         *,
         log: Callable[[str], None],
         on_exit: Callable[[WorkerProcess], None],
-        place: WorkerPlace = ANYWHERE,
+        place: WorkerPinning = ANYWHERE,
         env: Mapping[str, str] | None = None,
         secret: PlaneSecret | None = None,
         clock: Clock = time.monotonic,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from colibri.cluster.experts.holders import ExpertId, held_by, holders_of, lost_experts
 from colibri.cluster.machine.cpu_list import format_cpu_list
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.workers.answering import watch_answers
 from colibri.cluster.workers.expert_calls import (
     STATUS_TIMEOUT_S,
@@ -57,7 +57,7 @@ class WorkerSupervisor:
     up: set once the worker has served, or failed to with `failure`.
     """
 
-    def __init__(self, name: str, pin: WorkerPlace, context: SupervisorContext, *, joins: bool) -> None:
+    def __init__(self, name: str, pin: WorkerPinning, context: SupervisorContext, *, joins: bool) -> None:
         self.name = name
         self.up = threading.Event()
         self.failure: ColibriError | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.machine.topology import Gpu
 from colibri.deployment.pinning import AUTO, CPU, CUDA, PinningOptions
 from colibri.errors import ConfigError
@@ -138,7 +138,7 @@ class WorkerKinds:
 def worker_kinds(
     options: PinningOptions,
     names: Sequence[str],
-    places: Sequence[WorkerPlace],
+    places: Sequence[WorkerPinning],
     asked: Asked,
     family: Callable[[str], str] = family_at,
 ) -> WorkerKinds:

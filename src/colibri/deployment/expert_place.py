@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from colibri.cluster.machine.cpu_list import MAX_CPU, format_cpu_list
 from colibri.cluster.machine.pinning_check import Measure, check_place
-from colibri.cluster.machine.pinning_plan import Wanted, WorkerPlace, no_such_node, plan_workers
+from colibri.cluster.machine.pinning_plan import Wanted, WorkerPinning, no_such_node, plan_workers
 from colibri.cluster.machine.topology import UNKNOWN_NODE, Roots, Topology, discover
 from colibri.deployment.places import when_free
 from colibri.errors import ConfigError
@@ -34,7 +34,7 @@ def expert_place(
     locks: CpuLocks,
     roots: Roots | None = None,
     measure: Measure = measure_read_bandwidth,
-) -> tuple[WorkerPlace, str]:
+) -> tuple[WorkerPinning, str]:
     """Returns the pinning, and a description of it if it spans nodes (empty: it does not).
 
     Raises ConfigError for CPUs and nodes that this machine does not have, PinningRefused for a pinning that spans
@@ -48,7 +48,7 @@ def expert_place(
         place = _named(topology, wish, wish.cpus)
     elif wish.numa_node == UNKNOWN_NODE:
         topology = discover(roots)
-        place = WorkerPlace(UNKNOWN_NODE, (), wish.cpu_threads or topology.cpu_budget, wish.share)
+        place = WorkerPinning(UNKNOWN_NODE, (), wish.cpu_threads or topology.cpu_budget, wish.share)
     else:
         topology = discover(roots)
         wanted = ((wish.numa_node,), (wish.cpu_threads,))
@@ -62,7 +62,7 @@ def expert_place(
     return place, check_place(topology, place, measure, allow=wish.cross_node)
 
 
-def _named(topology: Topology, wish: PlaceWish, cpus: Sequence[int]) -> WorkerPlace:
+def _named(topology: Topology, wish: PlaceWish, cpus: Sequence[int]) -> WorkerPinning:
     missing = set(cpus).difference(topology.cpus)
     if missing or not cpus:
         usable = format_cpu_list(topology.cpus)
@@ -75,4 +75,4 @@ def _named(topology: Topology, wish: PlaceWish, cpus: Sequence[int]) -> WorkerPl
         node = counted.most_common(1)[0][0]
     elif node != UNKNOWN_NODE and topology.node(node) is None:
         raise no_such_node(topology, node)
-    return WorkerPlace(node, tuple(sorted(cpus)), wish.cpu_threads or len(cpus), wish.share)
+    return WorkerPinning(node, tuple(sorted(cpus)), wish.cpu_threads or len(cpus), wish.share)

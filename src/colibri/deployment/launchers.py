@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.ray.options import RayOptions, Seating
 from colibri.cluster.workers.expert_calls import WorkerProgress
 from colibri.cluster.workers.launch import LaunchOptions
@@ -32,7 +32,7 @@ def make_launcher(
     ray: RayOptions | None,
     options: LaunchOptions,
     placement: Placement,
-    pins: Sequence[WorkerPlace],
+    pins: Sequence[WorkerPinning],
     replicas: int,
     seating: Seating,
     *,

@@ -8,7 +8,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from colibri.cluster.machine.pinning_check import Measure, check_place
-from colibri.cluster.machine.pinning_plan import PinningPlan, Wanted, WorkerPlace, plan_joining, plan_pinning
+from colibri.cluster.machine.pinning_plan import (
+    PinningPlan,
+    Wanted,
+    WorkerPinning,
+    plan_joining,
+    plan_pinning,
+)
 from colibri.cluster.machine.topology import Topology
 from colibri.deployment.pinning import AUTO, CPU, PinningOptions
 from colibri.errors import ConfigError, PinningRefused
@@ -65,7 +71,7 @@ class Places:
         self._check(plan.workers, [f"worker {name}" for name in starting])
         return plan
 
-    def joining(self, present: Sequence[WorkerPlace], names: Sequence[str]) -> tuple[WorkerPlace, ...]:
+    def joining(self, present: Sequence[WorkerPinning], names: Sequence[str]) -> tuple[WorkerPinning, ...]:
         """Plans for workers that join those present. A worker that comes back gets what the options say of it."""
         wanted = self._wanted(_numbers(names))
         places = when_free(
@@ -87,7 +93,7 @@ class Places:
             share=self._options.share,
         )
 
-    def _check(self, places: Sequence[WorkerPlace], names: Sequence[str]) -> None:
+    def _check(self, places: Sequence[WorkerPinning], names: Sequence[str]) -> None:
         for place, who in zip(places, names, strict=True):
             crossing = check_place(
                 self._topology, place, self._measure, allow=self._options.cross_node, who=who

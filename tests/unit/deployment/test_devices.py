@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.machine.topology import Gpu
 from colibri.cluster.workers.launch import LaunchOptions, worker_command
 from colibri.deployment.devices import (
@@ -59,7 +59,7 @@ def settle(
     return settle_devices(options, workers, 2, backend, machine, said.append), said
 
 
-def places_of(tree: MachineTree, workers: int, *devices: str, share: bool = False) -> list[WorkerPlace]:
+def places_of(tree: MachineTree, workers: int, *devices: str, share: bool = False) -> list[WorkerPinning]:
     options = PinningOptions(devices=devices, share=share)
     places = Places(tree.discover(), options, None, CpuLocks(None), lambda line: None, lambda cpu, node: None)
     return list(places.first(workers).workers)
@@ -103,12 +103,12 @@ def test_a_machine_without_a_gpu(tmp_path: Path) -> None:
 
 def test_a_worker_is_told_the_address_of_its_gpu(tmp_path: Path) -> None:
     options = LaunchOptions(tmp_path, "bf16", gpu=GpuOptions(dma_buffer_bytes=1 << 20, int4_on="cpu"))
-    place = WorkerPlace(1, (4,), 1, False, "0000:ca:00.0")
+    place = WorkerPinning(1, (4,), 1, False, "0000:ca:00.0")
     found = set(worker_command(options, "w0", 1, tmp_path / "s", place))
     assert {"--device=cuda:0000:ca:00.0", "--dma-buffer-size=1048576", "--numa-node=1"} <= found
     assert "--int4-on=cpu" in found
     assert not any("block-size" in word for word in found)
-    plain = worker_command(options, "w0", 1, tmp_path / "s", WorkerPlace(1, (4,), 1, False))
+    plain = worker_command(options, "w0", 1, tmp_path / "s", WorkerPinning(1, (4,), 1, False))
     assert not any(word.startswith(("--device", "--dma", "--int4")) for word in plain)
 
 
@@ -178,7 +178,7 @@ def test_what_cannot_be_had_is_said_at_once() -> None:
 
 def kinds_of(
     options: PinningOptions,
-    places: Sequence[WorkerPlace],
+    places: Sequence[WorkerPinning],
     asked: Asked,
     family: Callable[[str], str] = sm90,
     workers: int = 2,
@@ -186,8 +186,8 @@ def kinds_of(
     return worker_kinds(options, [f"w{index}" for index in range(workers)], places, asked, family)
 
 
-PLACES = [WorkerPlace(gpu.node, (gpu.node,), 1, False, gpu.address) for gpu in GPUS]
-BESIDE = WorkerPlace(0, (5,), 1, False)
+PLACES = [WorkerPinning(gpu.node, (gpu.node,), 1, False, gpu.address) for gpu in GPUS]
+BESIDE = WorkerPinning(0, (5,), 1, False)
 ON_GPU, MIXED = PinningOptions(devices=("cuda",)), PinningOptions(devices=("cuda", "cpu"))
 #: What a GPU of these tests computes.
 SM90 = ("cuda", "mma-sm90")

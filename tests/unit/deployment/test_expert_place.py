@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.deployment.expert_place import PlaceWish, expert_place
 from colibri.deployment.pinning import PinningOptions
 from colibri.deployment.places import Places, when_free
@@ -25,7 +25,7 @@ def unmeasured(cpu: int, node: int) -> None:
     return None
 
 
-def placed(tree: MachineTree, locks: CpuLocks = NOBODY, **wish: object) -> WorkerPlace:
+def placed(tree: MachineTree, locks: CpuLocks = NOBODY, **wish: object) -> WorkerPinning:
     place, crossing = expert_place(PlaceWish(**wish), locks, tree.roots, unmeasured)  # type: ignore[arg-type]
     assert crossing == ""
     return place
@@ -44,30 +44,30 @@ def locks_of(file: Path) -> Iterator[CpuLocks]:
 
 
 def test_auto_takes_the_free_cores_of_one_node(two: MachineTree) -> None:
-    assert placed(two) == WorkerPlace(0, (0, 1, 2, 3, 8, 9, 10, 11), 8, False)
+    assert placed(two) == WorkerPinning(0, (0, 1, 2, 3, 8, 9, 10, 11), 8, False)
     assert placed(two, numa_node=1).cpus == (4, 5, 6, 7, 12, 13, 14, 15)
-    assert placed(two, cpu_threads=3) == WorkerPlace(0, (0, 1, 8, 9), 3, False)
+    assert placed(two, cpu_threads=3) == WorkerPinning(0, (0, 1, 8, 9), 3, False)
 
 
 def test_auto_goes_where_others_are_not(two: MachineTree, tmp_path: Path) -> None:
     file = tmp_path / "cpus"
     with locks_of(file) as locks, holder(file, 1, 2, 3), holder(file, 14):
-        assert placed(two, locks, cpu_threads=4) == WorkerPlace(1, (4, 5, 12, 13), 4, False)
+        assert placed(two, locks, cpu_threads=4) == WorkerPinning(1, (4, 5, 12, 13), 4, False)
         assert locks.taken().keys() == {1, 2, 3, 14}
     with locks_of(file) as locks, holder(file, *range(8)):
-        assert placed(two, locks, share=True, cpu_threads=1) == WorkerPlace(0, (8,), 1, False)
+        assert placed(two, locks, share=True, cpu_threads=1) == WorkerPinning(0, (8,), 1, False)
     with locks_of(file) as locks, holder(file, *range(16)):
-        assert placed(two, locks, share=True, cpu_threads=1) == WorkerPlace(0, (0,), 1, True)
+        assert placed(two, locks, share=True, cpu_threads=1) == WorkerPinning(0, (0,), 1, True)
 
 
 def test_cpus_by_name_bring_their_node(two: MachineTree) -> None:
-    assert placed(two, cpus=(5, 4)) == WorkerPlace(1, (4, 5), 2, False)
-    assert placed(two, cpus=(5,), cpu_threads=3, numa_node=1, share=True) == WorkerPlace(1, (5,), 3, True)
-    assert placed(two, cpus=(3, 4), numa_node=-1) == WorkerPlace(-1, (3, 4), 2, False)
+    assert placed(two, cpus=(5, 4)) == WorkerPinning(1, (4, 5), 2, False)
+    assert placed(two, cpus=(5,), cpu_threads=3, numa_node=1, share=True) == WorkerPinning(1, (5,), 3, True)
+    assert placed(two, cpus=(3, 4), numa_node=-1) == WorkerPinning(-1, (3, 4), 2, False)
 
 
 def test_without_a_policy_and_cpus_nothing_is_pinned(two: MachineTree) -> None:
-    assert placed(two, numa_node=-1) == WorkerPlace(-1, (), 16, False)
+    assert placed(two, numa_node=-1) == WorkerPinning(-1, (), 16, False)
 
 
 def test_the_mask_of_the_process_binds_only_who_names_no_cpus(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_refusals(two: MachineTree, wish: dict[str, Any], error: type[Exception]
 def test_told_to_go_on_it_says_what_it_costs(two: MachineTree) -> None:
     wish = PlaceWish(cpus=(4,), numa_node=0, cross_node=True)
     place, crossing = expert_place(wish, NOBODY, two.roots, unmeasured)
-    assert place == WorkerPlace(0, (4,), 1, False)
+    assert place == WorkerPinning(0, (4,), 1, False)
     assert "CPUs 4 on node 1, memory on node 0" in crossing
 
 
@@ -110,7 +110,7 @@ def test_told_to_go_on_it_says_what_it_costs(two: MachineTree) -> None:
 
 def planned(
     tree: MachineTree, workers: int, locks: CpuLocks = NOBODY, **options: object
-) -> list[WorkerPlace]:
+) -> list[WorkerPinning]:
     wanted = PinningOptions(**options)  # type: ignore[arg-type]
     places = Places(tree.discover(), wanted, None, locks, lambda line: None, unmeasured)
     return list(places.first(workers).workers)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from colibri.bench.chaos.runner import ChaosResult
-from colibri.bench.chaos.timeline import Kind, Moment
+from colibri.bench.chaos.timeline import Moment, MomentKind
 from colibri.bench.chaos.verdict import Verdict
 
 WIDTH, LEFT, RIGHT, TOP = 1120, 90, 20, 64
@@ -106,7 +106,7 @@ def _gaps(result: ChaosResult, scale: _Scale) -> Iterable[str]:
 
 def _phases(result: ChaosResult, scale: _Scale, bottom: float) -> Iterable[str]:
     for moment in result.moments:
-        if moment.kind is Kind.PHASE:
+        if moment.kind is MomentKind.PHASE:
             x = scale.x(moment.at_s)
             yield f'<line x1="{x:.1f}" y1="{TOP - 8}" x2="{x:.1f}" y2="{bottom}" stroke="#d5d8dc"/>'
             yield _text(x + 3, TOP - 2, moment.action, colour="#7f8c8d")
@@ -120,7 +120,7 @@ def _lanes(result: ChaosResult, scale: _Scale, workers: Sequence[str], top: floa
         for begin, end in _away(own, scale.end_s):
             yield _box(scale, begin, end, y + 7, LANE - 14, _AWAY, f"{worker} does not serve")
         for moment in own:
-            if moment.kind is Kind.EVENT:
+            if moment.kind is MomentKind.EVENT:
                 yield from _event(scale, moment, own, y)
 
 
@@ -140,7 +140,7 @@ def _away(own: Sequence[Moment], end_s: float) -> Iterable[tuple[float, float]]:
     """Times in which a worker did not serve, as the deployment told it."""
     since: float | None = None
     for moment in own:
-        if moment.kind is not Kind.SEEN or not moment.action:
+        if moment.kind is not MomentKind.SEEN or not moment.action:
             continue
         if moment.action in _SERVING:
             if since is not None:
@@ -168,7 +168,7 @@ def _seconds(scale: _Scale, y: float) -> Iterable[str]:
 
 def _legend(result: ChaosResult, y: float) -> Iterable[str]:
     """Of what happened in this run."""
-    events = (moment.action for moment in result.moments if moment.kind is Kind.EVENT)
+    events = (moment.action for moment in result.moments if moment.kind is MomentKind.EVENT)
     words = [*dict.fromkeys(events), "does not serve, or is not used"]
     x = float(LEFT)
     for word in words:

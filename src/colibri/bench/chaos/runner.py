@@ -20,7 +20,7 @@ from colibri.bench.chaos.operator import Operator, in_use
 from colibri.bench.chaos.plan import CHANGES, Action, Plan
 from colibri.bench.chaos.resources import Held, Sampler
 from colibri.bench.chaos.schedule import Scheduled, end_s, schedule
-from colibri.bench.chaos.timeline import Kind, Moment, Timeline
+from colibri.bench.chaos.timeline import Moment, MomentKind, Timeline
 from colibri.bench.chaos.watch import Watch
 from colibri.bench.chaos.worker_faults import WorkerFaults
 from colibri.bench.load.record import RequestRecord
@@ -121,7 +121,7 @@ class ChaosRun:
             with self._load as load:
                 self._timeline.restart()
                 started = self._clock()
-                self._timeline.note(Kind.PHASE, f"quiet for {self._plan.quiet_s:g} s", action="quiet")
+                self._timeline.note(MomentKind.PHASE, f"quiet for {self._plan.quiet_s:g} s", action="quiet")
                 quiet_until = self._go(started)
                 problem = self._problem or self._put_right()
                 self._pause(_TAIL_S)
@@ -165,7 +165,7 @@ class ChaosRun:
                 event = waiting.pop()
                 if event.phase != phase:
                     phase = event.phase
-                    self._timeline.note(Kind.PHASE, phase, action=phase)
+                    self._timeline.note(MomentKind.PHASE, phase, action=phase)
                 self._act(event)
             elif not (waiting or self._undos or self._busy_changes) and now >= end:
                 break
@@ -206,7 +206,9 @@ class ChaosRun:
         if event.spec.action not in CHANGES:
             self._do(event)
             return
-        self._timeline.note(Kind.SEEN, f"{event.spec.action.value} begins", action=event.spec.action.value)
+        self._timeline.note(
+            MomentKind.SEEN, f"{event.spec.action.value} begins", action=event.spec.action.value
+        )
         self._in_turn(lambda: self._do(event))
 
     def _do(self, event: Scheduled) -> None:
@@ -220,7 +222,7 @@ class ChaosRun:
             self._done[action] = self._done.get(action, 0) + 1
             self._last_act = self._clock()
             self._timeline.note(
-                Kind.EVENT, done.text, action=action.value, worker=done.worker, number=event.number
+                MomentKind.EVENT, done.text, action=action.value, worker=done.worker, number=event.number
             )
             if done.undo is not None:
                 at = self._clock() + (event.spec.for_s or 0.0)
@@ -240,10 +242,10 @@ class ChaosRun:
     def _undo(self, undo: _Undo) -> None:
         action, number = undo.event.spec.action.value, undo.event.number
         try:
-            text, kind = undo.act(), Kind.UNDO
+            text, kind = undo.act(), MomentKind.UNDO
         except (ColibriError, KeyError) as error:
             # The worker's life that it was about is over, most often.
-            text, kind = f"{action} of {undo.worker} could not be undone: {error}", Kind.SEEN
+            text, kind = f"{action} of {undo.worker} could not be undone: {error}", MomentKind.SEEN
         with self._lock:
             self._last_act = self._clock()
         self._timeline.note(kind, text, action=action, worker=undo.worker, number=number)
@@ -251,7 +253,7 @@ class ChaosRun:
     def _fail(self, event: Scheduled, text: str) -> None:
         with self._lock:
             self._failed += 1
-        self._timeline.note(Kind.FAILED, text, action=event.spec.action.value, number=event.number)
+        self._timeline.note(MomentKind.FAILED, text, action=event.spec.action.value, number=event.number)
 
     def _in_turn(self, act: Callable[[], None]) -> None:
         with self._lock:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from colibri.deadline import Clock
 
 
-class Kind(enum.Enum):
+class MomentKind(enum.Enum):
     PHASE = "phase"
     EVENT = "event"  # something was broken or changed
     UNDO = "undo"  # ... and put right again
@@ -25,7 +25,7 @@ class Moment:
 
     at: float
     at_s: float
-    kind: Kind
+    kind: MomentKind
     action: str
     worker: str
     text: str
@@ -50,7 +50,7 @@ class Timeline:
         self.started = self._clock()
 
     def note(
-        self, kind: Kind, text: str, *, action: str = "", worker: str = "", number: int | None = None
+        self, kind: MomentKind, text: str, *, action: str = "", worker: str = "", number: int | None = None
     ) -> Moment:
         at = self._clock()
         moment = Moment(at, at - self.started, kind, action, worker, text, number)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from colibri.bench.chaos.plan import WARM_S
 from colibri.bench.chaos.runner import ChaosResult
-from colibri.bench.chaos.timeline import Kind, Moment
+from colibri.bench.chaos.timeline import Moment, MomentKind
 from colibri.bench.load.oracle import OracleReport
 from colibri.bench.load.record import STOPPED, Gap, RequestRecord
 
@@ -143,7 +143,7 @@ def gaps_between(records: Iterable[RequestRecord], begin: float, end: float) -> 
 
 def gaps_of_phases(result: ChaosResult) -> tuple[tuple[str, Gaps], ...]:
     """A phase lasts from its first event to the next one's."""
-    starts = [moment for moment in result.moments if moment.kind is Kind.PHASE][1:]
+    starts = [moment for moment in result.moments if moment.kind is MomentKind.PHASE][1:]
     ends = [*(moment.at for moment in starts[1:]), result.ended]
     return (
         tuple(
@@ -156,7 +156,7 @@ def gaps_of_phases(result: ChaosResult) -> tuple[tuple[str, Gaps], ...]:
 
 
 def after_events(result: ChaosResult) -> tuple[AfterEvent, ...]:
-    events = [moment for moment in result.moments if moment.kind is Kind.EVENT]
+    events = [moment for moment in result.moments if moment.kind is MomentKind.EVENT]
     starts = [moment.at for moment in events]
     largest = [0.0] * len(events)
     for record in result.records:

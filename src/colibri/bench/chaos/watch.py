@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from colibri.bench.chaos.operator import whats_missing
-from colibri.bench.chaos.timeline import Kind, Timeline
+from colibri.bench.chaos.timeline import MomentKind, Timeline
 from colibri.deadline import Clock
 from colibri.errors import ColibriError
 from colibri.v1 import operator_pb2 as pb
@@ -76,7 +76,7 @@ class Watch:
                 status = self._ask()
             except ColibriError as error:
                 if answers:
-                    self._timeline.note(Kind.SEEN, f"no status: {error.message}")
+                    self._timeline.note(MomentKind.SEEN, f"no status: {error.message}")
                 answers = False
             else:
                 answers = True
@@ -93,18 +93,18 @@ class Watch:
             if old is None or (old.state, old.incarnation) != (worker.state, worker.incarnation):
                 if before is not None:
                     text = f"{worker.name} {worker.state} (incarnation {worker.incarnation})"
-                    self._timeline.note(Kind.SEEN, text, action=worker.state, worker=worker.name)
+                    self._timeline.note(MomentKind.SEEN, text, action=worker.state, worker=worker.name)
             elif old.health != worker.health:
                 text = f"{worker.name} {worker.health} to the router"
-                self._timeline.note(Kind.SEEN, text, action=worker.health, worker=worker.name)
+                self._timeline.note(MomentKind.SEEN, text, action=worker.health, worker=worker.name)
         for name in known:
-            self._timeline.note(Kind.SEEN, f"{name} is gone", action="gone", worker=name)
+            self._timeline.note(MomentKind.SEEN, f"{name} is gone", action="gone", worker=name)
         if before is None:
             return
         if before.epoch != now.epoch:
-            self._timeline.note(Kind.SEEN, f"placement epoch {now.epoch}", action="epoch")
+            self._timeline.note(MomentKind.SEEN, f"placement epoch {now.epoch}", action="epoch")
         if now.last_change_error and now.last_change_error != before.last_change_error:
-            self._timeline.note(Kind.SEEN, f"a change was taken back: {now.last_change_error}")
+            self._timeline.note(MomentKind.SEEN, f"a change was taken back: {now.last_change_error}")
 
     def _count_life(self, worker: pb.WorkerInfo) -> None:
         if not worker.incarnation:

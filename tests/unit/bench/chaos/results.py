@@ -7,7 +7,7 @@ from typing import Any
 
 from colibri.bench.chaos.plan import Action, Limits, Phase, Plan
 from colibri.bench.chaos.runner import ChaosResult
-from colibri.bench.chaos.timeline import Kind, Moment
+from colibri.bench.chaos.timeline import Moment, MomentKind
 from colibri.bench.load.oracle import OracleReport
 from colibri.bench.load.record import Failure, RequestRecord
 from colibri.bench.load.workload import LoadRequest, SamplingSpec
@@ -44,7 +44,7 @@ def steady(index: int, begin: float, end: float, step: float) -> RequestRecord:
     return record(index, [begin + step * number for number in range(count)])
 
 
-def moment(at: float, kind: Kind, action: str, worker: str = "w0", number: int | None = None) -> Moment:
+def moment(at: float, kind: MomentKind, action: str, worker: str = "w0", number: int | None = None) -> Moment:
     return Moment(START + at, at, kind, action, worker, f"{action} {worker}", number)
 
 

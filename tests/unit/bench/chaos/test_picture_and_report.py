@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 from colibri.bench.chaos.picture import draw
 from colibri.bench.chaos.plan import Action, Limits
 from colibri.bench.chaos.report import document, lines
-from colibri.bench.chaos.timeline import Kind
+from colibri.bench.chaos.timeline import MomentKind
 from colibri.bench.chaos.verdict import judge
 from tests.unit.bench.chaos.results import GOOD, moment, record, result, steady
 
@@ -17,12 +17,12 @@ RESULT = result(
     [steady(0, 0.5, 29.0, 0.02), record(1, [12.0, 12.3])],
     Limits(gap_over_quiet_s=0.15),
     moments=(
-        moment(0.0, Kind.PHASE, "quiet", ""),
-        moment(12.0, Kind.EVENT, "kill", "w<1>", 0),
-        moment(12.1, Kind.SEEN, "waiting", "w<1>"),
-        moment(14.0, Kind.SEEN, "serving", "w<1>"),
-        moment(16.0, Kind.EVENT, "stop", "w2", 1),
-        moment(17.0, Kind.UNDO, "stop", "w2", 1),
+        moment(0.0, MomentKind.PHASE, "quiet", ""),
+        moment(12.0, MomentKind.EVENT, "kill", "w<1>", 0),
+        moment(12.1, MomentKind.SEEN, "waiting", "w<1>"),
+        moment(14.0, MomentKind.SEEN, "serving", "w<1>"),
+        moment(16.0, MomentKind.EVENT, "stop", "w2", 1),
+        moment(17.0, MomentKind.UNDO, "stop", "w2", 1),
     ),
     injected={Action.CORRUPT: 4},
 )

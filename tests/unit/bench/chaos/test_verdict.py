@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from colibri.bench.chaos.plan import Limits
-from colibri.bench.chaos.timeline import Kind
+from colibri.bench.chaos.timeline import MomentKind
 from colibri.bench.chaos.verdict import judge
 from colibri.bench.load.oracle import OracleReport, Wrong
 from colibri.bench.load.record import STOPPED
@@ -73,14 +73,14 @@ def test_a_request_that_the_end_cut_off_is_no_failure() -> None:
 
 
 def test_each_gap_belongs_to_every_event_it_overlaps() -> None:
-    moments = tuple(moment(at, Kind.EVENT, "kill", number=n) for n, at in enumerate((11.0, 12.1, 20.0)))
+    moments = tuple(moment(at, MomentKind.EVENT, "kill", number=n) for n, at in enumerate((11.0, 12.1, 20.0)))
     verdict = judge(result([QUIET, BUSY, STALLED, record(6, [11.5, 12.2])], moments=moments), GOOD)
     assert [after.gap_s for after in verdict.after] == pytest.approx([0.7, 0.7, 0.02])
 
 
 def test_phases_have_gaps_of_their_own() -> None:
     moments = tuple(
-        moment(at, Kind.PHASE, name, "") for at, name in ((0.0, "quiet"), (10.0, "one"), (15.0, "two"))
+        moment(at, MomentKind.PHASE, name, "") for at, name in ((0.0, "quiet"), (10.0, "one"), (15.0, "two"))
     )
     verdict = judge(result([QUIET, BUSY, STALLED], moments=moments), GOOD)
     assert [(name, round(gaps.largest_s, 3)) for name, gaps in verdict.phases] == [

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from colibri.cluster.machine.netns import NetworkPlace, check_network_place, parse_network_place
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.workers.launch import LaunchOptions, worker_command
 from colibri.errors import ConfigError, InvalidInput
 
-PIN = WorkerPlace(0, (0,), 1, False)
+PIN = WorkerPinning(0, (0,), 1, False)
 
 
 def test_what_is_read_is_where_it_runs() -> None:

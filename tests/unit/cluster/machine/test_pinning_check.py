@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colibri.cluster.machine.pinning_check import check_place, find_crossing
-from colibri.cluster.machine.pinning_plan import Wanted, WorkerPlace, plan_workers
+from colibri.cluster.machine.pinning_plan import Wanted, WorkerPinning, plan_workers
 from colibri.cluster.machine.topology import UNKNOWN_NODE, Topology
 from colibri.errors import Code, PinningRefused
 from tests.support.machine_trees import MachineTree, eight_nodes, two_sockets
@@ -22,8 +22,8 @@ def unmeasured(cpu: int, node: int) -> None:
     return None
 
 
-def place(cpus: tuple[int, ...], node: int, gpu: str = "") -> WorkerPlace:
-    return WorkerPlace(node, cpus, len(cpus), False, gpu)
+def place(cpus: tuple[int, ...], node: int, gpu: str = "") -> WorkerPinning:
+    return WorkerPinning(node, cpus, len(cpus), False, gpu)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def two(tmp_path: Path) -> Topology:
     return two_sockets(tmp_path).discover()
 
 
-def refusal(topology: Topology, where: WorkerPlace, measure: object = unmeasured) -> str:
+def refusal(topology: Topology, where: WorkerPinning, measure: object = unmeasured) -> str:
     with pytest.raises(PinningRefused) as caught:
         check_place(topology, where, measure, allow=False)  # type: ignore[arg-type]
     assert caught.value.code is Code.FAILED_PRECONDITION
@@ -68,7 +68,7 @@ def test_all_on_one_node_is_fine(two: Topology) -> None:
     ],
 )
 def test_what_lies_apart_is_named_with_its_estimated_cost(
-    two: Topology, where: WorkerPlace, text: str
+    two: Topology, where: WorkerPinning, text: str
 ) -> None:
     assert refusal(two, where) == (
         f"worker: expected CPUs, memory and GPU on one NUMA node, got {text}; --allow-cross-node starts it all the same"

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colibri.cluster.machine.pinning_plan import Wanted, WorkerPlace, plan_joining, plan_pinning, plan_workers
+from colibri.cluster.machine.pinning_plan import (
+    Wanted,
+    WorkerPinning,
+    plan_joining,
+    plan_pinning,
+    plan_workers,
+)
 from colibri.cluster.machine.topology import UNKNOWN_NODE, NumaNode, Topology
 from colibri.errors import ConfigError, InvalidInput, PinningRefused
 from tests.support.machine_trees import MachineTree, eight_nodes, two_sockets
@@ -25,7 +31,7 @@ def single(first: int, count: int) -> list[tuple[int, ...]]:
     return [(cpu,) for cpu in range(first, first + count)]
 
 
-def cpus_of(places: tuple[WorkerPlace, ...]) -> list[tuple[int, ...]]:
+def cpus_of(places: tuple[WorkerPinning, ...]) -> list[tuple[int, ...]]:
     return [place.cpus for place in places]
 
 

@@ -13,7 +13,7 @@ from colibri.cluster.experts.holders import Holders, copies, holders_of
 from colibri.cluster.placing.desired import Desired
 from colibri.cluster.placing.planner.problem import Loads
 from colibri.cluster.placing.proposal import placed
-from colibri.cluster.placing.rebalance_options import PlacePolicy
+from colibri.cluster.placing.rebalance_options import PlacementPolicy
 from colibri.cluster.placing.target import next_holders
 from colibri.errors import InvalidInput
 from colibri.numerics_homes import NumericsHomes, assign_homes, spread_by_home
@@ -58,7 +58,7 @@ def test_no_command_crosses_kinds(
         if step == "grow":
             desired = desired.scale(len(desired.workers) + 1, everybody)
         elif step == "place":
-            desired = placed(desired, skewed(seed), PlacePolicy())
+            desired = placed(desired, skewed(seed), PlacementPolicy())
         elif step == "drain":
             worker = data.draw(st.sampled_from(desired.workers))
             homes = desired.homes
@@ -75,7 +75,7 @@ def test_no_command_crosses_kinds(
 
 
 def test_a_plan_for_loads_divides_within_a_kind() -> None:
-    desired = placed(made(2, 2), skewed(5), PlacePolicy())
+    desired = placed(made(2, 2), skewed(5), PlacementPolicy())
     check(desired.holders, desired.homes)
     assert any(len(names) > 1 for experts in desired.holders for names in experts), "hot experts have copies"
 
@@ -119,4 +119,7 @@ def test_without_kinds_all_is_as_ever() -> None:
     same = replace(plain, homes=one)
     alive = frozenset(names)
     assert same.scale(5, alive).holders == plain.scale(5, alive).holders
-    assert placed(same, skewed(3), PlacePolicy()).holders == placed(plain, skewed(3), PlacePolicy()).holders
+    assert (
+        placed(same, skewed(3), PlacementPolicy()).holders
+        == placed(plain, skewed(3), PlacementPolicy()).holders
+    )

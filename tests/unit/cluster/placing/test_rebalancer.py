@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.placing.desired import Desired
 from colibri.cluster.placing.planner.problem import Worker
-from colibri.cluster.placing.rebalance_options import PlacePolicy, RebalanceMode, RebalanceOptions
+from colibri.cluster.placing.rebalance_options import PlacementPolicy, RebalanceMode, RebalanceOptions
 from colibri.cluster.placing.rebalancer import Rebalancer
 from colibri.cluster.placing.worker_facts import worker_facts
 from colibri.errors import InvalidInput
@@ -34,8 +34,8 @@ def made(counters: Counters, mode: RebalanceMode = RebalanceMode.ON) -> Rebalanc
     return Rebalancer(lambda: counters.rows, options, counters.clock)
 
 
-def place(shared: bool = False, threads: int = 1) -> WorkerPlace:
-    return WorkerPlace(0, (0,), threads, shared)
+def place(shared: bool = False, threads: int = 1) -> WorkerPinning:
+    return WorkerPinning(0, (0,), threads, shared)
 
 
 def test_it_looks_when_it_is_due_and_the_mode_allows_it() -> None:
@@ -95,7 +95,7 @@ def test_moves_must_pay() -> None:
     counters = Counters()
     counters.rows = 100000 * HOT
     placement = spread(2, 8, WORKERS)
-    dear = RebalanceOptions(RebalanceMode.ON, policy=PlacePolicy(move_cost=100.0))
+    dear = RebalanceOptions(RebalanceMode.ON, policy=PlacementPolicy(move_cost=100.0))
     rebalancer = Rebalancer(lambda: counters.rows - 0, dear, counters.clock)
     counters.rows = 2 * counters.rows
     assert rebalancer.look(Desired.of(placement, 1), placement) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cluster.machine.pinning_plan import WorkerPlace
+from colibri.cluster.machine.pinning_plan import WorkerPinning
 from colibri.cluster.ray.record import WorkerRecord, read_record, write_whole
 from colibri.cluster.ray.session import Host
 from colibri.cluster.ray.state import DeploymentState
@@ -18,7 +18,7 @@ RECORD = WorkerRecord(
     "f",
     "w0",
     Ready("10.0.0.1:9", 7, 321),
-    WorkerPlace(0, (0, 1), 2, False),
+    WorkerPinning(0, (0, 1), 2, False),
     Host("one", "10.0.0.1"),
     99,
 )

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colibri.cluster.ray.places import interleave
+from colibri.cluster.ray.placement_groups import interleave
 
 
 def test_one_of_each_in_turn() -> None:

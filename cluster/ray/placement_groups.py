@@ -18,7 +18,7 @@ from colibri.errors import DeadlineExpired
 _LOOK_S = 0.5
 
 
-class Places:
+class PlacementGroups:
     """One placement group for the workers of the start, and one for each that comes later. Any thread may call.
 
     Ray itself waits for resources without a bound or a word; `wait` has both.
