@@ -170,6 +170,13 @@ class RequestHandle:
         self._open -= 1
         return outcome
 
+    def poll(self, timeout_s: float) -> Event | None:
+        """As `next_event`. Raises ColibriError where nothing came and the engine has ended."""
+        event = self.next_event(timeout_s)
+        if event is None:
+            self._check_engine()
+        return event
+
     def events(self) -> Iterator[Event]:
         """Yields all events up to the last Finished. Raises the error that ended the request.
 
@@ -177,11 +184,9 @@ class RequestHandle:
         """
         try:
             while not self.ended:
-                event = self.next_event(_LOOK_S)
-                if event is None:
-                    self._check_engine()
-                    continue
-                yield event
+                event = self.poll(_LOOK_S)
+                if event is not None:
+                    yield event
         finally:
             self._cancel(self)
 

@@ -12,7 +12,6 @@ from threading import BoundedSemaphore
 
 import grpc
 
-import colibri
 from colibri.coordinator.engine import Engine
 from colibri.coordinator.memory_return import MemoryReturn
 from colibri.coordinator.prompts import PromptEncoder
@@ -35,6 +34,7 @@ from colibri.rpc.turns import Turns, Waiter
 from colibri.security.caller import caller_of
 from colibri.v1 import generation_pb2 as pb
 from colibri.v1 import generation_pb2_grpc
+from colibri.version import __version__
 
 #: Tokens put into a reply at once, so that other threads get in between.
 _SLICE = 4096
@@ -156,7 +156,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServicer):
             eos_ids=self._model.defaults.eos,
             workers=() if membership is None else sorted(membership.endpoints),
             epoch=0 if membership is None else membership.placement.epoch,
-            build_version=colibri.__version__,
+            build_version=__version__,
             defaults=_defaults(self._model.defaults),
             has_tokenizer=self._prompts.tokenizer is not None,
             has_chat_template=self._prompts.chat is not None,

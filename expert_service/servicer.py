@@ -15,7 +15,6 @@ from typing import Any
 
 import grpc
 
-from colibri import __version__
 from colibri.errors import Busy, InvalidInput, NumericsMismatch, ShuttingDown
 from colibri.expert_service.inbox import Inbox
 from colibri.expert_service.low_priority import iterate_lowered
@@ -36,6 +35,7 @@ from colibri.transport.grpc_stream import EXCHANGE_METHOD
 from colibri.transport.host import host_id
 from colibri.transport.shared_memory import LAYOUT, TOKEN_BYTES, ring_bytes
 from colibri.v1 import expert_pb2
+from colibri.version import __version__
 from colibri.wire.protocol import PROTOCOL_MAX, PROTOCOL_MIN
 
 _log = logging.getLogger(__name__)

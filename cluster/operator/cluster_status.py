@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from colibri import __version__
 from colibri.cluster.placing.manager import ManagerView
 from colibri.cluster.placing.planner.outcome import Balance, Move
 from colibri.cluster.placing.proposal import Proposal
@@ -23,6 +22,7 @@ from colibri.errors import ColibriError
 from colibri.placement import Membership, WorkerEndpoint
 from colibri.router_service.stats import RoutingStats, WorkerHealth
 from colibri.v1 import expert_pb2, operator_pb2
+from colibri.version import __version__
 
 #: A worker that hangs must not hold up the status of the others for longer.
 _ANSWER_S = 1.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from colibri.coordinator.handle import RequestHandle
     from colibri.deployment.running import Deployment
     from colibri.generation import Event
-    from colibri.models.chat_renderer import ChatRenderer
     from colibri.v1 import generation_pb2 as pb
 
 
@@ -94,15 +92,15 @@ class _LocalStream:
 
 
 class LocalSource:
-    """An engine of this process. It uses no gRPC of its own."""
+    """An engine of this process. It uses no gRPC of its own. The deployment is its owner's."""
 
     def __init__(self, deployment: Deployment) -> None:
+        from colibri.deployment.in_process import InProcess
+
         self._deployment = deployment
+        self._requests = InProcess(deployment)
         self.engine_numerics_id = deployment.numerics.id
         self.workers = deployment.worker_names
-        self._chat: ChatRenderer | None = None
-        self._looked = False
-        self._lock = threading.Lock()
 
     @property
     def model_hash(self) -> str:
@@ -110,25 +108,10 @@ class LocalSource:
         return self._deployment.model.weights_hash
 
     def start(self, request: pb.GenerateRequest, timeout_s: float) -> Stream:
-        import secrets
-        import uuid
-
-        from colibri.coordinator.validation.requests import Draws, to_request
-        from colibri.deadline import Deadline
-
-        deployment = self._deployment
-        asked = to_request(
-            request,
-            deployment.limits,
-            deployment.tokenizer,
-            Deadline.after(timeout_s),
-            Draws(seed=lambda: secrets.randbits(64), request_id=lambda: uuid.uuid4().hex),
-            self._renderer() if request.WhichOneof("prompt") == "chat" else None,
-        )
-        return _LocalStream(deployment.engine.submit(asked))
+        return _LocalStream(self._requests.submit(request, timeout_s))
 
     def abort(self, request_id: str) -> bool:
-        return self._deployment.engine.abort(request_id)
+        return self._requests.abort(request_id)
 
     def spell(self, ids: Sequence[int]) -> list[str]:
         return [self._deployment.spell(token) for token in ids]
@@ -139,22 +122,7 @@ class LocalSource:
         return describe(self._deployment)
 
     def close(self) -> None:
-        """The deployment is its owner's."""
-        if self._chat is not None:
-            self._chat.close()
-
-    def _renderer(self) -> ChatRenderer | None:
-        """Started with the first chat: it is a process of its own."""
-        from colibri.models.chat_renderer import load_chat_renderer
-        from colibri.models.model import confirm_texts
-
-        deployment = self._deployment
-        with self._lock:
-            if not self._looked and deployment.tokenizer is not None:
-                self._chat = load_chat_renderer(deployment.model.folder, deployment.tokenizer)
-                confirm_texts(deployment.model)
-            self._looked = True
-        return self._chat
+        self._requests.close()
 
 
 @contextlib.contextmanager

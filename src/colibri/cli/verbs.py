@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 
-from colibri import __version__
 from colibri.cli.parser import Parser
 from colibri.cli.settings import VerbParser
 from colibri.cli.verb import Verb
+from colibri.version import __version__
 
 #: In the order in which an operator meets them.
 VERBS: Mapping[str, Verb] = {

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from colibri.coordinator.engine import EngineOptions
 from colibri.deployment.cluster import ClusterOptions
-from colibri.deployment.pinning import PinningOptions
+from colibri.deployment.pinning import CPU, PinningOptions
+from colibri.errors import ConfigError
 from colibri.transport.link import LinkKind
 
 
@@ -48,3 +49,23 @@ class DeploymentOptions:
     usual_workers: int = 2
     mixed_numerics: bool = False
     start_timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError, naming the option."""
+        whole = ("--workers", self.workers, 0, 256), ("--threads", self.threads, 1, 1024)
+        for option, value, low, high in (*whole, ("--replicas", self.replicas, 1, 16)):
+            if value is not None and (type(value) is not int or not low <= value <= high):
+                raise ConfigError(option, f"a whole number from {low} to {high}", repr(value))
+        for option, word, known in (
+            ("--compute-mode", self.compute_mode, (None, "fp32", "bf16")),
+            ("--router-precision", self.router_precision, ("fp32", "int16")),
+            ("--backend", self.backend, ("cpu", "reference", "cuda")),
+            ("--transport", self.transport, ("unix", "tcp")),
+        ):
+            if word not in known:
+                raise ConfigError(option, f"one of {', '.join(map(str, known))}", repr(word))
+        if self.start_timeout_s is not None and not 0 < self.start_timeout_s <= 86400:
+            raise ConfigError("--start-timeout", "seconds above 0, up to 86400", self.start_timeout_s)
+        given = self.cluster.gpu.given()
+        if self.pinning.devices == (CPU,) and given:
+            raise ConfigError(f"--{next(iter(given))}", "a GPU by --device", CPU)

@@ -1,0 +1,1 @@
+../../src/colibri/version.py
