@@ -99,8 +99,6 @@ def assemble(
     topology = replace(topology, gpus=devices.gpus)
     model = for_use(open_model(options.model))
     config = model.config
-    tokenizer = Tokenizer.load(model.folder, config) if (model.folder / TOKENIZER_NAME).exists() else None
-    confirm_texts(model)
     mode = choose_mode(model, options.compute_mode, log)
     precision = gate_precision(options.router_precision, options.backend)
     if options.replicas > max(workers, 1):
@@ -134,11 +132,14 @@ def assemble(
     numerics = EngineNumerics(mix.numerics, formats(model, mode)[1].name, mode.value, precision.value)
     for line in mix.lines(names):
         log(line)
-    milestone("checkpoint")
 
     with contextlib.ExitStack() as undo:
-        if tokenizer is not None:
+        tokenizer = None
+        if (model.folder / TOKENIZER_NAME).exists():
+            tokenizer = Tokenizer.load(model.folder, config)
             undo.callback(tokenizer.close)
+        confirm_texts(model)
+        milestone("checkpoint")
         launcher = manager = None
         if workers:
             placement = start.placement or mix.spread(*shape, names, options.replicas)
