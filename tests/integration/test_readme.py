@@ -32,9 +32,20 @@ def commands(prefix: str) -> list[list[str]]:
     return [line for line in plain if line and line[0] == prefix]
 
 
+def test_its_five_lines_print_what_it_says(demo_model: Path) -> None:
+    found = re.search(r"```python\n(from colibri import Colibri\n.*?)```\n\n```\n(.*?)```", README, re.DOTALL)
+    assert found is not None
+    example, output = found.groups()
+    assert len([line for line in example.splitlines() if line]) <= 5
+    result = subprocess.run(
+        [sys.executable, "-c", example], capture_output=True, text=True, timeout=240, check=True
+    )
+    assert result.stdout.strip() == output.strip()
+    assert result.stderr == ""
+
+
 def test_the_client_example_runs(tiny_mixtral: Path, tmp_path: Path) -> None:
-    (example,) = blocks("python")
-    assert "127.0.0.1:50051" in example
+    (example,) = [block for block in blocks("python") if "127.0.0.1:50051" in block]
     with serving(tiny_mixtral, tmp_path) as serve:
         program = example.replace("127.0.0.1:50051", serve.target)
         result = subprocess.run(
