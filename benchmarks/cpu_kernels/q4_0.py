@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.table import Outcome
-from colibri.cli.main import main as colibri
 from colibri.coordinator.quality import Score, predictions, score
 from colibri.kernels.api import ComputeMode, PackedExpert
 from colibri.kernels.factory import make_backend
@@ -26,6 +25,7 @@ from colibri.models.home import colibri_home
 from colibri.models.packs.pack import Pack
 from colibri.models.passages import QUALITY_TEXTS, read_passages, tokenize
 from colibri.models.tokenizer import Tokenizer
+from tests.support.command import main as colibri
 
 _BLOCK = 32
 

@@ -11,9 +11,9 @@ import subprocess
 from pathlib import Path
 
 from benchmarks.peers import python, script
-from colibri.cli.main import main as colibri
 from colibri.models.home import colibri_home
 from colibri.models.random_mixtral import RandomMixtral, random_mixtral
+from tests.support.command import main as colibri
 
 #: name -> options of `colibri pack`. int8 and int4 in the dense part as well, as the peers' formats have it.
 PACKS = {

@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import resource
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,12 +16,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from colibri.cli.text_report import text_report
 from colibri.coordinator.engine import EngineOptions
 from colibri.errors import InvalidInput
 from colibri.kernels.api import ComputeMode
 from colibri.kernels.reference import ReferenceBackend
-from colibri.models.model import open_model
 from colibri.models.plain_tokenizer import write_plain_tokenizer
 from colibri.models.tokenizer import Tokenizer
 from colibri.rpc.status import from_rpc_error
@@ -183,11 +183,16 @@ def inspected(folder: Path, source: str) -> list[str]:
     before = template.read_text()
     template.write_text(source)
     try:
-        report = text_report(open_model(folder))
+        told = subprocess.run(
+            [sys.executable, "-m", "colibri.cli.main", "inspect", str(folder), "--json"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
     finally:
         template.write_text(before)
-    assert report.chat_template == "chat_template.jinja"
-    return [warning for warning in report.warnings if "chat template" in warning]
+    return [warning for warning in json.loads(told.stdout)["warnings"] if "chat template" in warning]
 
 
 def test_inspect_ends_whatever_the_template_does(folder: Path, tries: Tries) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from colibri.bench.model import PHASES
-from colibri.cli.main import main
 from tests.support.clusters import BACKEND
+from tests.support.command import main
 
 
 def bench(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:

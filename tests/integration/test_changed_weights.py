@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cli.main import main
 from colibri.cluster.workers.attached import AttachedWorkers
 from colibri.errors import CheckpointError, ColibriError, NumericsMismatch
 from colibri.kernels.api import ComputeMode
@@ -23,6 +22,7 @@ from colibri.models.shards import open_weights
 from colibri.placement import spread
 from tests.conftest import TINY
 from tests.support.clusters import answer, deployed, eventually, kill, statuses
+from tests.support.command import main
 from tests.support.expert_servers import MoeBench
 
 WAIT_S = 120.0

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cli.main import main
 from colibri.deployment.running import Deployment
 from colibri.errors import ConfigError, NumericsMismatch
 from colibri.kernels.api import ComputeMode
@@ -21,6 +20,7 @@ from colibri.models.random_mixtral import RandomMixtral, random_mixtral
 from colibri.router_service.handshake import RouterIdentity, shake_hands
 from colibri.transport.grpc_stream import open_channel
 from tests.support.clusters import answer, deployed, eventually, kill, statuses
+from tests.support.command import main
 from tests.support.packs import pack, small_mixtral
 from tests.support.traffic import Traffic, expected_answers
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cli.main import main
 from colibri.errors import CheckpointError, ConfigError
 from colibri.models.location import pinned, split_pin
 from colibri.models.model import open_checkpoint, open_model
 from colibri.models.packs.pack import Pack
 from tests.support.clusters import answer, deployed
+from tests.support.command import main
 from tests.support.packs import pack, small_mixtral
 
 PIN = "0123456789abcdef" * 4

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from colibri.cli.main import main
 from colibri.client.operator import Operator
 from colibri.cluster.experts.holders import held_by, holders_of
 from colibri.cluster.placing.commands import Drain
@@ -24,6 +23,7 @@ from colibri.deployment.running import Deployment
 from colibri.errors import InvalidInput
 from colibri.rpc.server import build_server
 from tests.support.clusters import deployed, eventually, kill, statuses
+from tests.support.command import main
 from tests.support.tiny_engine import Answer
 from tests.support.traffic import Traffic, expected_answers
 

@@ -32,14 +32,13 @@ COLIBRI = [sys.executable, "-P", "-m", "colibri.cli.main"]
 AUTO = ("--numa-node=auto", "--cpu-threads=1")
 #: `colibri` on a machine whose sysfs is the first argument; the kernel is this machine's.
 ELSEWHERE = (
-    "import sys\n"
+    "import runpy, sys\n"
     "from pathlib import Path\n"
     "import colibri.deployment.expert_place as module\n"
-    "from colibri.cli.main import main\n"
     "from colibri.cluster.machine.topology import Roots\n"
     "root = Path(sys.argv.pop(1))\n"
     "module.Roots = lambda: Roots(root / 'sys', root / 'proc')\n"
-    "sys.exit(main())\n"
+    "runpy.run_module('colibri.cli.main', run_name='__main__')\n"
 )
 
 

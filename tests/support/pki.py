@@ -6,11 +6,11 @@ import datetime
 from dataclasses import dataclass
 from pathlib import Path
 
-from colibri.cli.main import main
 from colibri.security.authority import Authority, utc_now
 from colibri.security.channel import ChannelSecurity
 from colibri.security.roles import Role
 from colibri.security.server import ServerSecurity
+from tests.support.command import main
 
 ROLES = ("coordinator", "router", "worker", "client", "operator")
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colibri.cli import options
@@ -33,18 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def start(args: argparse.Namespace) -> Deployment:
-    """The deployment that the options describe; the demo model is made first where it is asked for."""
+    """Starts the deployment that the options describe."""
     from colibri.cli.assembled import assembled
-    from colibri.cli.progress import Loading
     from colibri.deployment.phases import Phases
-    from colibri.models.demo_model import build_demo_model
-    from colibri.models.home import colibri_home
 
-    with Loading() as loading:
-        model = args.model
-        if model == Path("demo") and not model.exists():
-            model = build_demo_model(
-                colibri_home(os.environ),
-                lambda stage, done, total: loading.update(f"demo model: {stage}", done, total),
-            )
-    return assembled(options.deployment_options(args, model), Phases())
+    return assembled(options.deployment_options(args, args.model), Phases())

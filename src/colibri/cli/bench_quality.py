@@ -46,11 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from colibri.bench.quality import measure_quality, table
     from colibri.cli.progress import Loading
-    from colibri.cli.sources import demo_model
-    from colibri.deployment.phases import Phases
     from colibri.models.passages import QUALITY_TEXTS
 
-    folder = demo_model(Phases()) if args.model == "demo" else Path(args.model)
+    folder = Path(args.model)
     with Loading() as loading:
         digest, rows = measure_quality(
             folder,

@@ -155,13 +155,16 @@ def _oracle(args: argparse.Namespace, load: Load, requests: Sequence[LoadRequest
     from colibri.bench.expected import OracleSource, default_cache, expected_answers
     from colibri.bench.load.oracle import Judge
     from colibri.cli.progress import Loading
+    from colibri.deployment.model_name import find_model
     from colibri.models.home import colibri_home
 
     info = load.info
     if info is None:
         raise RuntimeError("an oracle judges a colibri server")
     cache = getattr(args, "oracle_cache", None) or default_cache(colibri_home(os.environ), info.model_hash)
-    source = OracleSource(args.oracle, cache, getattr(args, "backend", "cpu"), getattr(args, "threads", None))
+    source = OracleSource(
+        Path(find_model(args.oracle)), cache, getattr(args, "backend", "cpu"), getattr(args, "threads", None)
+    )
     judge = Judge(info.model_hash, info.engine_numerics_id, info.eos_ids)
     with Loading() as loading:
         return expected_answers(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from colibri.cli import options, request_options
+from colibri.cli.model import DEMO, locate_model
 
 PROMPT = "What is the capital of France? Answer in one sentence."
 
@@ -19,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from colibri.cli.answer import answer, tell_phases
-    from colibri.cli.sources import demo_model, local_source
+    from colibri.cli.sources import local_source
     from colibri.client.messages import to_request
     from colibri.deployment.phases import Phases, process_age_s
     from colibri.generation import Chat, ChatMessage
@@ -27,7 +28,10 @@ def run(args: argparse.Namespace) -> int:
     request = to_request(Chat((ChatMessage("user", args.prompt),)), **request_options.request_options(args))
     phases = Phases(process_age_s())
     phases.mark("process start")
-    with local_source(args, demo_model(phases), phases) as source:
+    args.model = DEMO
+    locate_model(args)
+    phases.mark("demo model")
+    with local_source(args, args.model, phases) as source:
         answer(source, request, phases, args)
         tell_phases(phases, source)
     return 0

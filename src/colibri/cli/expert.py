@@ -12,6 +12,7 @@ from pathlib import Path
 
 from colibri.cli import options
 from colibri.cli.gpu_options import add_gpu, gpu_options
+from colibri.cli.model import locate_model
 from colibri.cli.parser import integer, number
 from colibri.cli.pinning_options import add_worker_pinning
 from colibri.cli.security_options import (
@@ -133,6 +134,7 @@ def run(args: argparse.Namespace) -> int:
     if crossing:
         log(f"{args.name}: CROSSES NUMA NODES: {crossing}")
     settle(place, getattr(args, "parent_pid", None))
+    locate_model(args)
     device = _device(args, log)
     config = WorkerConfig(
         model=args.model,

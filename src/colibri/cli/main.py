@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from colibri.cli import standard_streams
+from colibri.cli.model import locate_model
 from colibri.cli.signals import Terminated, handlers_run, sigterm_unwinds
 from colibri.cli.verbs import build_parser
 from colibri.errors import ColibriError
@@ -62,6 +63,8 @@ def _run(argv: Sequence[str] | None, program: list[str]) -> int:
         raise
     program[:] = [args.prog]
     with sigterm_unwinds(), handlers_run():
+        if args.verb != "expert":  # it settles on its CPUs before anything large is imported
+            locate_model(args)
         return int(args.run(args))
 
 

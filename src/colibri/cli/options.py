@@ -26,7 +26,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "model",
         type=model_place,
         metavar="MODEL",
-        help="Hugging Face folder of a Mixtral checkpoint, or a pack of one: its folder or URL",
+        help="Hugging Face folder of a Mixtral checkpoint, a pack of one (folder or URL), or `demo`: the demo model",
     )
 
 

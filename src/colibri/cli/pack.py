@@ -36,7 +36,7 @@ int4 is calibrated: the model runs over a text first, and inputs that are large 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", type=Path, metavar="MODEL", help="Hugging Face folder of a Mixtral checkpoint"
+        "model", type=Path, metavar="MODEL", help="Hugging Face folder of a Mixtral checkpoint, or `demo`"
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="folder to make; must not exist")
     parser.add_argument("--dtype", choices=DTYPES, required=True, help="format of the experts")

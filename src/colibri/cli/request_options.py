@@ -37,7 +37,7 @@ def add_where(parser: argparse.ArgumentParser, workers: int = 2) -> None:
         nargs="?",
         default=argparse.SUPPRESS,
         metavar="MODEL",
-        help="Hugging Face folder of a Mixtral checkpoint",
+        help="Hugging Face folder of a Mixtral checkpoint, a pack of one (folder or URL), or `demo`: the demo model",
     )
     where.add_argument(
         "--target",

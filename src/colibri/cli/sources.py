@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -173,18 +172,3 @@ def local_source(args: argparse.Namespace, model: Path | str, phases: Phases) ->
         contextlib.closing(LocalSource(deployment)) as source,
     ):
         yield source
-
-
-def demo_model(phases: Phases) -> Path:
-    """The demo model's folder, built where it is not there yet."""
-    from colibri.cli.progress import Loading
-    from colibri.models.demo_model import build_demo_model
-    from colibri.models.home import colibri_home
-
-    with Loading() as loading:
-        model = build_demo_model(
-            colibri_home(os.environ),
-            lambda stage, done, total: loading.update(f"demo model: {stage}", done, total),
-        )
-    phases.mark("demo model")
-    return model

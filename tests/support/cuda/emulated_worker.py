@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from colibri.cli import expert
-from colibri.cli.main import main
 from colibri.cluster.workers.launch import worker_command
 from colibri.expert_service import assembly
 from colibri.expert_service.config import WorkerConfig
+from colibri.kernels.cuda import opening
 from colibri.kernels.cuda.backend import CudaBackend
 from colibri.kernels.factory import make_backend
+from tests.support.command import main
 from tests.support.cuda.emulated import EmulatedDevice
 
 if TYPE_CHECKING:
@@ -48,5 +48,5 @@ def _cuda(config: WorkerConfig) -> CudaBackend:
 
 if __name__ == "__main__":
     assembly._make_cuda = _cuda
-    expert._device = lambda args, log: "cuda:0"
+    opening.choose_device = lambda value, say: 0
     raise SystemExit(main(sys.argv[1:]))

@@ -26,8 +26,8 @@ from colibri.bench.load.runner import LoadRun
 from colibri.bench.load.targets.colibri_grpc import GrpcTarget
 from colibri.bench.load.workload import Workload
 from colibri.client import Client, ModelInfo
+from colibri.deployment.model_name import find_model
 from colibri.errors import ConfigError
-from colibri.models.demo_model import build_demo_model
 from colibri.models.home import colibri_home
 from colibri.security.channel import PLAIN, ChannelSecurity
 from colibri.security.plane_secret import PlaneSecret
@@ -100,7 +100,7 @@ def run_plan(
 
 def model_folder(name: str) -> Path:
     """Returns a path, or the demo model's, which is made if it is not there."""
-    return build_demo_model(colibri_home(os.environ)) if name == "demo" else Path(name)
+    return Path(find_model(name))
 
 
 def _oracle(folder: Path, spec: ServeSpec, model: ModelInfo, workload: Workload, requests: int) -> Oracle:

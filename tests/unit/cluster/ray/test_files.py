@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from colibri.cli.verbs import build_parser
+from tests.support.command import main
 
 ROOT = Path(__file__).resolve().parents[4]
 RAY_FILES = ("cluster.yaml", "cluster/ray/aws.yaml")
@@ -80,15 +80,17 @@ def test_serve_takes_the_options_and_the_hosts_have_their_files() -> None:
     """Every path of colibri.yaml below the home of root is one that cluster.yaml brings there."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        args = build_parser().parse_args(["serve", "--config", str(ROOT / "colibri.yaml"), "--launcher=ray"])
-    assert (args.workers, args.replicas, args.listen) == (3, 2, "0.0.0.0:50051")
+        code = main(["config", "show", "--config", str(ROOT / "colibri.yaml"), "serve", "--launcher=ray"])
+    assert code == 0
+    shown = dict(line.split()[:2] for line in output.getvalue().splitlines() if line.startswith("  "))
+    assert (shown["workers"], shown["replicas"], shown["listen"]) == ("3", "2", "0.0.0.0:50051")
     file, options = load("cluster.yaml"), load("colibri.yaml")
     brought = {remote.replace("~", "/root") for remote in file["file_mounts"]}
     named = {value for value in options["serve"].values() if str(value).startswith("/root/")}
     assert named
     assert named <= brought
     hosts = [file["provider"]["head_ip"], *file["provider"]["worker_ips"]]
-    assert args.workers == len(hosts)
+    assert int(shown["workers"]) == len(hosts)
     assert f"--node-ip-address={hosts[0]}" in file["head_start_ray_commands"][1]
 
 
