@@ -166,8 +166,8 @@ def test_rows_that_do_not_fit_the_limits(bench: MoeBench) -> None:
                 np.zeros((1, bench.hidden + 1), np.float32),
                 np.zeros((2, 2 * bench.hidden), np.float32)[:, ::2],
             ):
-                with pytest.raises(InvalidInput, match="x:"):
-                    executor.run(0, x, plan, directory.current(), Deadline(), 0)
+                with directory.reading() as reading, pytest.raises(InvalidInput, match="x:"):
+                    executor.run(0, x, plan, reading, Deadline(), 0)
 
 
 def test_nothing_is_left_after_closing(bench: MoeBench) -> None:
