@@ -69,10 +69,10 @@ COLIBRI_INLINE void see_row(SeenRows<kBlocks, Order>& seen, int r, int64_t n) {
   f32x16 sum[4];
   for (int u = 0; u < 4; u++) sum[u] = r ? seen.sum[u] : zero16();
   // Not unrolled whole: the compiler would keep all 64 vectors for the sums.
-#pragma GCC unroll 4
+  COLIBRI_UNROLL(4)
   for (int b = 0; b < kBlocks; b++) {
     f32x16 keys[4], raw;
-#pragma GCC unroll 4
+    COLIBRI_UNROLL(4)
     for (int u = 0; u < 4; u++) {
       keys[u] = block_keys<kWhole>(x, n, b, u, order, &raw);
       sum[u] = poison(sum[u], raw);
@@ -104,7 +104,7 @@ static void choose_of_blocks(SeenRows<kBlocks, Order>& seen, int64_t n, int k, i
   const bool bad = to_bits(is_nan(add(add(seen.sum[0], seen.sum[1]), add(seen.sum[2], seen.sum[3])))) != 0;
   out.bad = bad ? rows_with_nan(x, n, rows) : 0;
   f32x16 best[kBlocks];  // of block b: the largest key that is not chosen yet
-#pragma GCC unroll 4
+  COLIBRI_UNROLL(4)
   for (int b = 0; b < kBlocks; b++) best[b] = maxima_of_rows(seen.most[b], rows);
   int32_t block[16], block_before[16];
   float value[16], value_before[16];
@@ -115,7 +115,7 @@ static void choose_of_blocks(SeenRows<kBlocks, Order>& seen, int64_t n, int k, i
   int seeing = 0;
   for (int s = 0; s < k; s++) {
     f32x16 largest = best[0], of = zero16();
-#pragma GCC unroll 4
+    COLIBRI_UNROLL(4)
     for (int b = 1; b < kBlocks; b++) {
       of = select(greater(best[b], largest), set1(float(b)), of);  // of equal ones the first
       largest = max(best[b], largest);
@@ -129,7 +129,7 @@ static void choose_of_blocks(SeenRows<kBlocks, Order>& seen, int64_t n, int k, i
       const f32x16 t = set1(value[r]);
       const int b = block[r];
       f32x16 keys[4], raw;
-#pragma GCC unroll 4
+      COLIBRI_UNROLL(4)
       for (int u = 0; u < 4; u++) keys[u] = block_keys<kWhole>(x + r * n, n, b, u, orders[r], &raw);
       uint64_t same = bits64([&](int u) COLIBRI_INLINE_LAMBDA { return equal(keys[u], t); });
       if (s > 0) same &= ~(chosen[r] & -uint64_t(b == block_before[r] && value[r] == value_before[r]));
@@ -139,7 +139,7 @@ static void choose_of_blocks(SeenRows<kBlocks, Order>& seen, int64_t n, int k, i
       if (s + 1 == k) continue;
       // What comes after this one: all others at first, later smaller keys, and equal ones with a higher id.
       const uint64_t rest = same & (same - 1);
-#pragma GCC unroll 4
+      COLIBRI_UNROLL(4)
       for (int u = 0; u < 4; u++) {
         if (s == 0)
           keys[u] = min(keys[u], load(kWindow.v + kBlock - 1 - at + 16 * u));
@@ -153,7 +153,7 @@ static void choose_of_blocks(SeenRows<kBlocks, Order>& seen, int64_t n, int k, i
     }
     if (s + 1 == k) break;
     const f32x16 next = maxima_of_rows(left, rows);
-#pragma GCC unroll 4
+    COLIBRI_UNROLL(4)
     for (int b = 0; b < kBlocks; b++) best[b] = select(equal(of, set1(float(b))), next, best[b]);
   }
 }

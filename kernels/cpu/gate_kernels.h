@@ -17,14 +17,14 @@ COLIBRI_INLINE void for_columns(const float* x, int64_t n, int rows, F f) {
   for (int64_t c = 0; c < n; c += 16) {
     const int width = clamp16(n - c);
     f32x16 v[16];
-#pragma GCC unroll 16
+    COLIBRI_UNROLL(16)
     for (int r = 0; r < 16; r++) {
       const float* from = x + (r < rows ? r : 0) * n + c;
       v[r] = width == 16 ? load(from) : load_n(from, width);
     }
     transpose16(v);
     const f32x16 first = set1(float(c));
-#pragma GCC unroll 16
+    COLIBRI_UNROLL(16)
     for (int j = 0; j < 16; j++) {
       if (j == width) break;
       f(add(first, set1(float(j))), v[j]);

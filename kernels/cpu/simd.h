@@ -14,6 +14,15 @@
 
 #define COLIBRI_INLINE static inline __attribute__((always_inline, unused))
 
+// How often the gate's next loop is unrolled. Portable vectors live in memory, not in registers: there it would save nothing,
+// and the compiler would take minutes.
+#if defined(COLIBRI_SIMD_PORTABLE)
+#define COLIBRI_UNROLL(n) _Pragma("GCC unroll 1")
+#else
+#define COLIBRI_PRAGMA(text) _Pragma(#text)
+#define COLIBRI_UNROLL(n) COLIBRI_PRAGMA(GCC unroll n)
+#endif
+
 #if defined(COLIBRI_SIMD_AVX512)
 #include "simd_avx512.h"
 #elif defined(COLIBRI_SIMD_AVX2)

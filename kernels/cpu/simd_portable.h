@@ -19,14 +19,22 @@ struct mask16 {
 using native = f32x16;
 constexpr int kNativeLanes = 16;
 
-#define COLIBRI_LANES(expr)              \
-  do {                                   \
-    f32x16 r;                            \
-    for (int i = 0; i < 16; i++) r.v[i] = (expr); \
-    return r;                            \
+#if defined(__aarch64__) || defined(__FMA__)
+#define COLIBRI_HAS_FMA
+#define COLIBRI_FOR_LANES for (int i = 0; i < 16; i++)
+#else
+// Baseline x86-64 has too few registers for such vectors: its loops over lanes stay loops. Unrolled, which the compiler would
+// do by itself, they are five times the code and take it minutes.
+#define COLIBRI_FOR_LANES _Pragma("GCC unroll 1") for (int i = 0; i < 16; i++)
+#endif
+#define COLIBRI_LANES(expr)            \
+  do {                                 \
+    f32x16 r;                          \
+    COLIBRI_FOR_LANES r.v[i] = (expr); \
+    return r;                          \
   } while (0)
 
-#if defined(__aarch64__) || defined(__FMA__)
+#if defined(COLIBRI_HAS_FMA)
 COLIBRI_INLINE float fma1(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 COLIBRI_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { COLIBRI_LANES(fma1(a.v[i], b.v[i], c.v[i])); }
 #else
@@ -101,11 +109,11 @@ COLIBRI_INLINE f32x16 scale_pow2(f32x16 y, f32x16 n) {
   COLIBRI_LANES(scale1(y.v[i], (n.v[i] >= -250.0f && n.v[i] <= 250.0f) ? int(n.v[i]) : 0));
 }
 
-#define COLIBRI_MASK(expr)                                           \
-  do {                                                               \
-    mask16 r{0};                                                     \
-    for (int i = 0; i < 16; i++) r.v |= uint32_t((expr) ? 1 : 0) << i; \
-    return r;                                                        \
+#define COLIBRI_MASK(expr)                                  \
+  do {                                                      \
+    mask16 r{0};                                            \
+    COLIBRI_FOR_LANES r.v |= uint32_t((expr) ? 1 : 0) << i; \
+    return r;                                               \
   } while (0)
 
 COLIBRI_INLINE mask16 first_n(int n) { return {n >= 16 ? 0xffffu : n <= 0 ? 0u : (1u << n) - 1u}; }
@@ -150,7 +158,7 @@ COLIBRI_INLINE f32x16 load_bf16_n(const uint16_t* p, int n) { COLIBRI_LANES(i < 
 COLIBRI_INLINE f32x16 load_fp16(const uint16_t* p) { COLIBRI_LANES(widen_fp16(p[i])); }
 COLIBRI_INLINE f32x16 load_fp16_n(const uint16_t* p, int n) { COLIBRI_LANES(i < n ? widen_fp16(p[i]) : 0.0f); }
 COLIBRI_INLINE void store_bf16(uint16_t* p, f32x16 a) {
-  for (int i = 0; i < 16; i++) p[i] = narrow1(a.v[i]);
+  COLIBRI_FOR_LANES p[i] = narrow1(a.v[i]);
 }
 COLIBRI_INLINE void store_bf16_n(uint16_t* p, f32x16 a, int n) {
   for (int i = 0; i < 16 && i < n; i++) p[i] = narrow1(a.v[i]);
@@ -159,7 +167,7 @@ COLIBRI_INLINE f32x16 round_bf16(f32x16 a) { COLIBRI_LANES(widen_bf16(narrow1(a.
 
 // Integral values from -128 to 127.
 COLIBRI_INLINE void store_s8(signed char* p, f32x16 a) {
-  for (int i = 0; i < 16; i++) p[i] = static_cast<signed char>(a.v[i]);
+  COLIBRI_FOR_LANES p[i] = static_cast<signed char>(a.v[i]);
 }
 
 // l + (l+8), l + (l+4), l + (l+2), l + (l+1)
@@ -185,7 +193,7 @@ COLIBRI_INLINE void split(f32x16 a, native* p) { p[0] = a; }
 COLIBRI_INLINE void load_pairs_bf16(const void* p, native& even, native& odd) {
   uint16_t t[32];
   memcpy(t, p, 64);
-  for (int i = 0; i < 16; i++) {
+  COLIBRI_FOR_LANES {
     even.v[i] = widen_bf16(t[2 * i]);
     odd.v[i] = widen_bf16(t[2 * i + 1]);
   }
@@ -193,12 +201,14 @@ COLIBRI_INLINE void load_pairs_bf16(const void* p, native& even, native& odd) {
 COLIBRI_INLINE void load_pairs_fp16(const void* p, native& even, native& odd) {
   uint16_t t[32];
   memcpy(t, p, 64);
-  for (int i = 0; i < 16; i++) {
+  COLIBRI_FOR_LANES {
     even.v[i] = widen_fp16(t[2 * i]);
     odd.v[i] = widen_fp16(t[2 * i + 1]);
   }
 }
 
+#undef COLIBRI_HAS_FMA
+#undef COLIBRI_FOR_LANES
 #undef COLIBRI_LANES
 #undef COLIBRI_MASK
 
