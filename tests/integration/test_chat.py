@@ -130,8 +130,8 @@ def test_a_server_that_hangs_holds_nobody(served: Serving) -> None:
             terminal.type(CTRL_C)
             time.sleep(0.5)  # two signals at once are one
             terminal.type(CTRL_C)
-            assert terminal.end(10) == 130
-            assert time.monotonic() - begun < 5
+            assert terminal.end(30) == 130
+            assert time.monotonic() - begun < 40
         finally:
             served.process.send_signal(signal.SIGCONT)
     eventually(lambda: engine(served).running == 0, 30, "the answer ends")

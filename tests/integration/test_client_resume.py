@@ -250,7 +250,7 @@ class TestCuts:
             begun = time.monotonic()
             with pytest.raises(WorkerLost) as caught:
                 list(stream)
-            assert 0.3 < time.monotonic() - begun < 5.0
+            assert 0.3 < time.monotonic() - begun < 30.0
             assert caught.value.peer == client.target
             with pytest.raises(WorkerLost):
                 next(stream)
@@ -264,7 +264,7 @@ class TestCuts:
             begun = time.monotonic()
             with pytest.raises((WorkerLost, DeadlineExpired)):
                 list(stream)
-            assert time.monotonic() - begun < 3.0
+            assert time.monotonic() - begun < 30.0
 
     def test_close_ends_the_waiting(self, model: TinyModel, tmp_path: Path) -> None:
         slow = Retry(within_s=WAIT_S, first_wait_s=WAIT_S / 2, longest_wait_s=WAIT_S / 2)

@@ -338,7 +338,7 @@ def test_a_worker_that_comes_back_serves_who_waited(bench: MoeBench) -> None:
 
 def test_nobody_ever_holds_it(bench: MoeBench) -> None:
     """Only the rows that need it fail, with advice; while nothing changes, later ones fail at once."""
-    with running(bench, replicas=1, policy=replace(POLICY, wait_for_holder_s=1.0)) as cluster:
+    with running(bench, replicas=1, policy=replace(POLICY, wait_for_holder_s=4.0)) as cluster:
         cluster.step()
         cluster.servers["w1"].stop(0.0)
         alive = [cluster.servers["w0"], cluster.servers["w2"]]
@@ -347,7 +347,7 @@ def test_nobody_ever_holds_it(bench: MoeBench) -> None:
         expected = bench.local().forward(0, x).rows
         begun = time.monotonic()
         result = cluster.router.forward(0, x)
-        assert 0.95 < time.monotonic() - begun < 5.0
+        assert 3.9 < time.monotonic() - begun < 60.0
         assert 0 < len(result.failed) < 24
         for error in result.failed.values():
             assert isinstance(error, WorkerLost)
@@ -358,7 +358,7 @@ def test_nobody_ever_holds_it(bench: MoeBench) -> None:
         assert result.rows.tobytes() == expected.tobytes()
         begun = time.monotonic()
         assert sorted(cluster.router.forward(0, x).failed) == sorted(result.failed)
-        assert time.monotonic() - begun < 0.8
+        assert time.monotonic() - begun < 3.5
 
 
 def test_the_caller_s_deadline_ends_a_wait_for_a_holder(bench: MoeBench) -> None:
@@ -368,7 +368,7 @@ def test_the_caller_s_deadline_ends_a_wait_for_a_holder(bench: MoeBench) -> None
         x = bench.rows(np.random.default_rng(4), 24)
         begun = time.monotonic()
         result = cluster.router.forward(0, x, Deadline.after(0.3))
-        assert 0.25 < time.monotonic() - begun < 2.0
+        assert 0.25 < time.monotonic() - begun < 15.0
         for error in result.failed.values():
             assert isinstance(error, DeadlineExpired)
             assert error.peer == "w1"

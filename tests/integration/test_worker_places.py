@@ -53,7 +53,10 @@ def of_status(pid: int, field: str) -> list[tuple[int, ...]]:
     """A list in the status of every thread (man 5 proc)."""
     found = []
     for task in (Path("/proc") / str(pid) / "task").iterdir():
-        lines = (task / "status").read_text().splitlines()
+        try:
+            lines = (task / "status").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # a thread that has just ended
         found.append(parse_cpu_list(next(line for line in lines if line.startswith(f"{field}:")).split()[1]))
     return found
 

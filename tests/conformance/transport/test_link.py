@@ -149,7 +149,7 @@ def test_a_wait_that_is_over_leaves_the_link_alive(
     begin = time.monotonic()
     with pytest.raises(DeadlineExpired, match=r"w7: no frame within") as caught:
         link.receive(wait)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 15
     assert caught.value.peer == PEER
     link.send((b"still here",))
     assert link.receive(WAIT_S) == b"still here"
@@ -277,7 +277,7 @@ def test_a_killed_peer_is_noticed(listen: str, connect: Connect, waiting: bool) 
         begin = time.monotonic()
         with pytest.raises(WorkerLost, match=r"w7: stream lost: UNAVAILABLE"):
             link.receive(20.0)
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 15
     finally:
         process.kill()
         process.wait(WAIT_S)

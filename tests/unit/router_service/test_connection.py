@@ -392,7 +392,7 @@ def test_a_lost_link_fails_everything_at_once(bench: Bench) -> None:
             future.result(5)
     with raises_naming_worker(WorkerLost, "stream lost"):
         receive(bench.connection, unread, Deadline(), 5.0)
-    assert time.monotonic() - start < 1.0
+    assert time.monotonic() - start < 30.0
     bench.link.answer(result(1), tensor_for(1))
     with raises_naming_worker(WorkerLost):
         bench.send(101)

@@ -212,7 +212,7 @@ def test_stop_cuts_off_what_takes_longer(bench: Bench) -> None:
     next(call)
     begin = time.monotonic()
     bench.server.stop(0.1)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
     with pytest.raises(grpc.RpcError):
         list(call)
 

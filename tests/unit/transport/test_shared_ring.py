@@ -133,7 +133,7 @@ def test_a_full_ring_takes_a_record_once_there_is_room(pair: Pair) -> None:
     assert pair.opener.write((bytes(4088),), 0.0)
     begin = time.monotonic()
     assert not pair.opener.write((b"",), 0.3)
-    assert 0.3 <= time.monotonic() - begin < 5
+    assert 0.3 <= time.monotonic() - begin < 30
     timer = threading.Timer(0.1, lambda: pair.creator.read(1.0, 0.0))
     timer.start()
     assert pair.opener.write((b"later",), 10.0)
@@ -143,12 +143,12 @@ def test_a_full_ring_takes_a_record_once_there_is_room(pair: Pair) -> None:
 
 def test_who_does_not_wait_is_not_held_up_by_one_who_does(pair: Pair) -> None:
     assert pair.opener.write((bytes(4088),), 0.0)
-    waiter = threading.Thread(target=lambda: pair.opener.write((b"waits",), 10.0))
+    waiter = threading.Thread(target=lambda: pair.opener.write((b"waits",), 60.0))
     waiter.start()
     time.sleep(0.05)
     begin = time.monotonic()
     assert not pair.opener.write((b"x",), 0.0)
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 30
     pair.creator.read(1.0, 0.0)
     waiter.join(5)
     assert pair.creator.read(1.0, 0.0) == b"waits"
@@ -158,18 +158,18 @@ def test_wake_ends_the_read_that_waits_or_the_next(pair: Pair) -> None:
     timer = threading.Timer(0.1, pair.creator.wake)
     timer.start()
     begin = time.monotonic()
-    assert pair.creator.read(20.0, 0.0) is None
+    assert pair.creator.read(60.0, 0.0) is None
     timer.join()
     pair.creator.wake()
     pair.creator.wake()
-    assert pair.creator.read(20.0, 0.0) is None
-    assert time.monotonic() - begin < 5
+    assert pair.creator.read(60.0, 0.0) is None
+    assert time.monotonic() - begin < 30
     assert pair.opener.write((b"x",), 0.0)
-    assert pair.creator.read(20.0, 0.0) == b"x"
+    assert pair.creator.read(60.0, 0.0) == b"x"
 
 
 def test_a_second_reader_is_refused(pair: Pair) -> None:
-    reader = threading.Thread(target=lambda: pair.creator.read(20.0, 0.0))
+    reader = threading.Thread(target=lambda: pair.creator.read(60.0, 0.0))
     reader.start()
     time.sleep(0.1)
     with pytest.raises(RuntimeError, match="another thread is reading"):
@@ -214,7 +214,7 @@ def test_close_wakes_who_waits(pair: Pair) -> None:
     timer = threading.Timer(0.1, pair.opener.close)
     timer.start()
     with pytest.raises(Closed):
-        pair.creator.read(20.0, 0.0)
+        pair.creator.read(60.0, 0.0)
     timer.join()
 
 
