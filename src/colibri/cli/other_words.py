@@ -13,6 +13,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "bind": ("listen",),
     "cert": ("tls-cert",),
     "concurrency": ("users",),
+    "cpu-claims": ("cpu-locks",),
     "ctx-size": ("kv-tokens",),
     "cuda": ("device",),
     "dtype": ("compute-mode",),
